@@ -3,7 +3,6 @@
 use std::{
     borrow::Cow,
     mem,
-    net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -11,8 +10,9 @@ use std::{
 use http::{Method, Request, request::Parts};
 use support::{
     RedisServer,
-    inner::{ask_and_read, statuses},
-    store,
+    inner::{ask, ask_and_read},
+    memory_and_redis,
+    script::{check, check_with, request},
 };
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy,
@@ -23,35 +23,20 @@ fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), key)
 }
 
-fn from(peer: &str, method: Method, lines: &[(&str, &str)]) -> Request<String> {
-    let mut request = Request::builder().method(method).uri("/");
-    if !peer.is_empty() {
-        request = request.extension(peer.parse::<SocketAddr>().unwrap());
-    }
-    for (name, value) in lines {
-        request = request.header(*name, *value);
-    }
-    request.body(String::new()).unwrap()
+/// The key under which a preflight with this header is charged.
+async fn stored_key(header: &str) -> Key {
+    let preflight = request(&format!("PREFLIGHT / from=203.0.113.7 {header}"));
+    let response = ask_and_read(&layer(9, Header::new("x-api-key")), preflight).await;
+    response.extensions().get::<Decision>().unwrap().outcomes()[0].charge().key().clone()
 }
-
-/// A preflight as a browser sends it, with the further headers `lines`.
-fn preflight(peer: &str, lines: &[(&str, &str)]) -> Request<String> {
-    let own = [("origin", "https://page.example"), ("access-control-request-method", "POST")];
-    from(peer, Method::OPTIONS, &[&own, lines].concat())
-}
-
-const A: &str = "203.0.113.7:1";
-const B: &str = "203.0.113.8:1";
 
 #[tokio::test]
 async fn preflights_are_limited_and_not_charged_to_the_client() {
     let layer = layer(2, PeerIp::new());
-    let asked = (0..4).map(|_| preflight(A, &[]));
-    assert_eq!(statuses(&layer, asked).await, [200, 200, 429, 429]);
-    let own = (0..3).map(|_| from(A, Method::GET, &[]));
-    assert_eq!(statuses(&layer, own).await, [200, 200, 429]);
-    // Preflights of another client have a separate quota.
-    assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200]);
+    check("the client", &layer, "PREFLIGHT / from=203.0.113.7 200 200 429 429; from=203.0.113.7 200 200 429")
+        .await;
+    check("preflights of another client have a separate quota", &layer, "PREFLIGHT / from=203.0.113.8 200")
+        .await;
 }
 
 #[tokio::test]
@@ -70,36 +55,36 @@ async fn a_preflight_without_the_credentials_of_the_key_counts_by_its_peer() {
         ("extension", Box::new(|parts: &Parts| parts.extensions.get::<u64>().copied())),
     ];
     for (name, key) in keys {
-        let layer = layer(1, key);
-        let requests = [A, A, B, B, "", ""].map(|peer| preflight(peer, &[]));
-        assert_eq!(statuses(&layer, requests).await, [200, 429, 200, 429, 200, 429], "{name}");
+        let script =
+            "PREFLIGHT / from=203.0.113.7 200 429; PREFLIGHT / from=203.0.113.8 200 429; PREFLIGHT / 200 429";
+        check(name, &layer(1, key), script).await;
     }
-    // A preflight with an API key cannot be charged to a peer's key.
     let layer = layer(1, Header::new("x-api-key").or(Header::new("x-old-key")));
-    let claims = ["203.0.113.7", "%>203.0.113.7", "%^203.0.113.7"];
-    let claimed = claims.map(|key| preflight(A, &[("x-api-key", key)]));
-    assert_eq!(statuses(&layer, claimed).await, [200, 200, 200]);
-    let claimed = preflight(A, &[("x-old-key", "203.0.113.7")]);
-    assert_eq!(statuses(&layer, [claimed, preflight(A, &[])]).await, [200, 200]);
+    for claim in [
+        "x-api-key=203.0.113.7",
+        "x-api-key=%>203.0.113.7",
+        "x-api-key=%^203.0.113.7",
+        "x-old-key=203.0.113.7",
+    ] {
+        let script = format!("PREFLIGHT / from=203.0.113.7 {claim} 200");
+        check("with an API key, it cannot be charged to a peer's key", &layer, &script).await;
+    }
+    check("the peer's", &layer, "PREFLIGHT / from=203.0.113.7 200").await;
 }
 
 #[tokio::test]
 async fn the_stored_key_of_a_preflight_has_a_mark() {
-    for (lines, stored) in [(vec![("x-api-key", "k1")], "%^k1"), (vec![], "%^%^203.0.113.7")] {
-        let response = ask_and_read(&layer(9, Header::new("x-api-key")), preflight(A, &lines)).await;
-        let decision = response.extensions().get::<Decision>().unwrap();
-        assert_eq!(decision.outcomes()[0].charge().key().as_str(), stored);
+    for (header, stored) in [("x-api-key=k1", "%^k1"), ("", "%^%^203.0.113.7")] {
+        assert_eq!(stored_key(header).await.as_str(), stored);
     }
 }
 
 #[tokio::test]
 async fn a_preflight_with_an_identity_that_cannot_be_used_is_rejected() {
     let layer = layer(9, Header::new("x-api-key"));
-    let twice = [("x-api-key", "a"), ("x-api-key", "b")];
-    assert_eq!(statuses(&layer, [preflight(A, &twice)]).await, [400]);
+    check("two keys", &layer, "PREFLIGHT / x-api-key=a x-api-key=b 400").await;
     // A request that only resembles a preflight is an ordinary request.
-    let options = from(A, Method::OPTIONS, &[("origin", "https://page.example")]);
-    assert_eq!(statuses(&layer, [options]).await, [400]);
+    check("no method", &layer, "OPTIONS / origin=https://page.example 400").await;
 }
 
 #[tokio::test]
@@ -109,15 +94,14 @@ async fn costs_chosen_policies_exemptions_and_permits_apply_to_preflights_too() 
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), tiers)
         .rule(Rule::new(Policy::concurrency("in-flight", 1), Key::new("all")))
         .exempt_if(PeerIp::new().within(["203.0.113.8"]).unwrap());
-    let requests = [A, A, A, B, B, B, B].map(|peer| preflight(peer, &[]));
-    assert_eq!(statuses(&layer, requests).await, [200, 200, 429, 200, 200, 200, 200]);
+    let script = "PREFLIGHT / from=203.0.113.7 200 200 429; PREFLIGHT / from=203.0.113.8 200 200 200 200";
+    check("", &layer, script).await;
 }
 
 #[tokio::test]
 async fn preflights_can_be_exempt() {
     let exempt = layer(1, PeerIp::new()).exempt_if(|parts| parts.method == Method::OPTIONS);
-    let requests = (0..4).map(|_| preflight(A, &[]));
-    assert_eq!(statuses(&exempt, requests).await, [200; 4]);
+    check("", &exempt, "PREFLIGHT / from=203.0.113.7 200 200 200 200").await;
 }
 
 #[tokio::test]
@@ -125,35 +109,31 @@ async fn a_handler_that_charges_more_for_a_preflight_charges_the_quota_of_prefli
     let limiter = Limiter::new(MemoryStore::new());
     let policy = Policy::new("p", Quota::per_hour(5));
     let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::new());
-    let response = ask_and_read(&layer, preflight(A, &[])).await;
+    let response = ask_and_read(&layer, request("PREFLIGHT / from=203.0.113.7")).await;
     let decision = response.extensions().get::<Decision>().unwrap();
     assert!(limiter.charge_more(decision, 4).await.unwrap().is_admitted());
     let own = limiter.peek(&policy, &Key::new("203.0.113.7"), 0).await.unwrap();
     assert_eq!(own.remaining(), Some(5));
-    assert_eq!(statuses(&layer, [preflight(A, &[])]).await, [429]);
+    check("", &layer, "PREFLIGHT / from=203.0.113.7 429").await;
 }
 
 /// The ban is one of the address, which a preflight shows.
 #[tokio::test]
 async fn a_banned_client_is_not_served_through_preflights() {
     let server = RedisServer::start();
-    for (name, limiter) in
-        [("memory", Limiter::new(MemoryStore::new())), ("Redis", Limiter::new(store(&server).await))]
-    {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy =
             Policy::new("p", Quota::per_day(2)).penalty(Penalty::after(3, Duration::from_secs(3_600)));
         let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::new());
-        let own = (0..5).map(|_| from(A, Method::GET, &[]));
-        assert_eq!(statuses(&layer, own).await, [200, 200, 429, 429, 429], "{name}");
-        let asked = (0..3).map(|_| preflight(A, &[]));
-        assert_eq!(statuses(&layer, asked).await, [429; 3], "{name}");
-        assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200], "{name}");
+        let banned = "from=203.0.113.7 200 200 429 429 429; PREFLIGHT / from=203.0.113.7 429 429 429";
+        check(name, &layer, banned).await;
+        check(name, &layer, "PREFLIGHT / from=203.0.113.8 200").await;
         // A ban by hand, and its end.
         let key = Key::new("203.0.113.8");
         limiter.operator().ban(&policy, &key, Duration::from_secs(60)).await.unwrap();
-        assert_eq!(statuses(&layer, [preflight(B, &[]), preflight(B, &[])]).await, [429; 2], "{name}");
+        check(name, &layer, "PREFLIGHT / from=203.0.113.8 429 429").await;
         limiter.operator().unban(&policy, &key).await.unwrap();
-        assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200], "{name}");
+        check(name, &layer, "PREFLIGHT / from=203.0.113.8 200").await;
     }
 }
 
@@ -188,17 +168,15 @@ async fn a_preflight_without_an_identity_is_not_limited_if_no_policy_can_be_chos
         ("extension", PolicySource::from_extension(|plan: &Plan| plan.0.clone()), 500),
     ] {
         let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"));
-        let with_plan = |mut request: Request<String>| {
+        let with_plan = async |mut request: Request<String>| {
             if request.headers().get("x-api-key").is_some_and(|key| key == "k1") {
                 request.extensions_mut().insert(Plan(Policy::new("free", Quota::per_hour(1))));
             }
-            request
+            ask(&layer, request).await.status().as_u16()
         };
-        let [known, other] = [[("x-api-key", "k1")], [("x-api-key", "k2")]];
-        let asked = [&[][..], &[], &known, &known, &other].map(|lines| with_plan(preflight(A, lines)));
-        assert_eq!(statuses(&layer, asked).await, [200, 200, 200, 429, unknown], "{name}");
-        let own = [&[][..], &known, &known, &other].map(|lines| with_plan(from(A, Method::GET, lines)));
-        assert_eq!(statuses(&layer, own).await, [400, 200, 429, unknown], "{name}");
+        let preflights = "PREFLIGHT / 200 200; PREFLIGHT / x-api-key=k1 200 429; PREFLIGHT / x-api-key=k2";
+        let own = "/ 400; x-api-key=k1 200 429; x-api-key=k2";
+        check_with(name, &format!("{preflights} {unknown}; {own} {unknown}"), with_plan).await;
         let seen = mem::take(&mut *seen.lock().unwrap());
         let identities = [None, None, Some("k1"), Some("k1"), Some("k2"), Some("k1"), Some("k1"), Some("k2")];
         let expected = if name == "extension" { &[][..] } else { &identities };
@@ -212,28 +190,22 @@ async fn a_preflight_without_an_identity_is_rejected_if_the_lookup_of_its_policy
     let down = |_: &Parts, _: &Key| {
         Err::<Policy, _>(Error::new(ErrorKind::IdentityUnavailable, "the database is down"))
     };
-    let layer =
-        RateLimitLayer::new(MemoryStore::new(), PolicySource::per_request(down), Header::new("x-api-key"));
-    assert_eq!(statuses(&layer, [preflight(A, &[])]).await, [500]);
+    let tiers = PolicySource::per_request(down);
+    let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"));
+    check("", &layer, "PREFLIGHT / from=203.0.113.7 500").await;
 }
 
 /// A key that is as long as possible is longer with the mark.
 #[tokio::test]
 async fn a_ban_of_a_long_key_holds_for_its_preflights() {
     let server = RedisServer::start();
-    for (name, limiter) in
-        [("memory", Limiter::new(MemoryStore::new())), ("Redis", Limiter::new(store(&server).await))]
-    {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy =
             Policy::new("p", Quota::per_day(1)).penalty(Penalty::after(2, Duration::from_secs(3_600)));
         let layer = RateLimitLayer::new(limiter, policy, Header::new("x-api-key"));
         for length in [94, 95, 96, 97] {
-            let api_key = "k".repeat(length);
-            let lines = [("x-api-key", &*api_key)];
-            let own = (0..3).map(|_| from(A, Method::GET, &lines));
-            assert_eq!(statuses(&layer, own).await, [200, 429, 429], "{name}: {length}");
-            let asked = preflight(A, &lines);
-            assert_eq!(statuses(&layer, [asked]).await, [429], "{name}: {length}");
+            let header = format!("from=203.0.113.7 x-api-key={}", "k".repeat(length));
+            check(name, &layer, &format!("{header} 200 429 429; PREFLIGHT / {header} 429")).await;
         }
     }
 }
@@ -242,13 +214,10 @@ async fn a_ban_of_a_long_key_holds_for_its_preflights() {
 async fn the_key_of_a_preflight_is_read_from_its_stored_form() {
     for (length, stored) in [(94, 96), (95, 97), (96, 98), (97, 36)] {
         let api_key = "k".repeat(length);
-        let response =
-            ask_and_read(&layer(9, Header::new("x-api-key")), preflight(A, &[("x-api-key", &api_key)])).await;
-        let decision = response.extensions().get::<Decision>().unwrap();
-        let key = decision.outcomes()[0].charge().key();
+        let key = stored_key(&format!("x-api-key={api_key}")).await;
         assert_eq!(key.as_str().len(), stored, "{length}");
         let read = Key::from_stored(key.as_str()).unwrap();
-        assert_eq!((&read, read.identity()), (key, key.identity()), "{length}");
+        assert_eq!((&read, read.identity()), (&key, key.identity()), "{length}");
         assert_eq!(key.as_str(), ["%^", Key::new(&*api_key).as_str()].concat(), "{length}");
     }
     // However many marks there are, a key is bounded.

@@ -1,23 +1,20 @@
 //! One table of routes and their rules: which rules apply to a request, and that no spelling of a path evades one.
 
-use std::{
-    collections::BTreeSet,
-    convert::Infallible,
-    net::SocketAddr,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::{collections::BTreeSet, convert::Infallible, net::SocketAddr, panic::catch_unwind};
 
 use axum::{
     Extension, Router,
     body::Body,
     routing::{any, get, post},
 };
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use support::{
     RedisServer,
-    inner::{ask, statuses, text},
+    inner::{ask, ask_for, text},
+    script::{check, check_app, request},
     store,
     table::{rows, unescaped},
+    units_left,
 };
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::normalize_path::NormalizePathLayer;
@@ -26,30 +23,48 @@ use tower_ratelimit::{
     RateLimitLayer, Reservation, Rule, layer::Rules,
 };
 
-fn policy(name: &'static str, limit: u64) -> Policy {
+fn policy(name: &str, limit: u64) -> Policy {
     Policy::new(name, Quota::per_day(limit))
 }
 
 /// A rule that limits all clients together to `limit` requests.
-fn at_most(limit: u64, name: &'static str) -> Rule {
+fn at_most(limit: u64, name: &str) -> Rule {
     Rule::new(policy(name, limit), Key::new("all"))
 }
 
-fn rule(name: &'static str) -> Rule {
+fn rule(name: &str) -> Rule {
     at_most(1_000, name)
 }
 
+/// The rules of a text such as `POST /login: login 1, logins; always: every; fallback: rest`: the names of their policies, and
+/// their limits if they are reached.
+fn rules(text: &str) -> Rules {
+    let mut rules = Rules::new();
+    for part in text.split("; ").filter(|part| !part.is_empty()) {
+        let (place, names) = part.split_once(": ").unwrap();
+        for name in names.split(", ") {
+            let (name, limit) = name.split_once(' ').unwrap_or((name, "1000"));
+            let rule = at_most(limit.parse().unwrap(), name);
+            rules = match place {
+                "always" => rules.always(rule),
+                "fallback" => rules.fallback(rule),
+                route => rules.route(route, rule),
+            };
+        }
+    }
+    rules
+}
+
 /// The policies under which the request is charged, in order.
-async fn names(layer: &RateLimitLayer, method: &str, path: &str) -> String {
+async fn names(layer: &RateLimitLayer, step: &str) -> String {
     let service = layer.layer(service_fn(|request: Request<String>| {
         let decision = Decision::from_extensions(request.extensions());
         let outcomes = decision.map_or(&[][..], Decision::outcomes);
         let names: Vec<_> = outcomes.iter().map(|one| one.policy().name().to_owned()).collect();
         async move { Ok::<_, Infallible>(Response::new(names.join(" "))) }
     }));
-    let request = Request::builder().method(method).uri(path).body(String::new()).unwrap();
-    let Ok(response) = service.oneshot(request).await;
-    assert_eq!(response.status(), 200, "{method} {path}");
+    let Ok(response) = service.oneshot(request(step)).await;
+    assert_eq!(response.status(), 200, "{step}");
     text(response).await
 }
 
@@ -58,135 +73,70 @@ fn table(rules: Rules) -> RateLimitLayer {
 }
 
 #[tokio::test]
-async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
-    let layer = table(
-        Rules::new()
-            .route("/login", rule("login"))
-            .route("/login", rule("login-too"))
-            .route("POST /login", rule("login-post"))
-            .always(rule("every"))
-            .route("GET /orders/{id}", rule("order-get"))
-            .route("POST /orders/{order}", rule("order-post"))
-            .route("/orders/new", rule("new"))
-            .route("DELETE /orders/old", rule("old"))
-            .route("/orders/{id}/items/{item}", rule("item"))
-            .route("/files/{*path}", rule("files"))
-            .route("/files/readme", rule("readme"))
-            .route("/v{version}/status", rule("status"))
-            .route("/shop.Cart/Add", rule("add"))
-            .route("/shop.Cart/{method}", rule("cart"))
-            .route("PURGE /cache", rule("purge"))
-            .route("PUT|PATCH /cache", rule("write"))
-            .route("/{{id}}", rule("braces"))
-            .route("/", rule("root"))
-            .fallback(rule("otherwise"))
-            .fallback(rule("otherwise-too")),
-    );
-    let otherwise = "every otherwise otherwise-too";
-    for (name, method, path, expected) in [
-        ("several rules, any method", "GET", "/login", "login login-too every"),
-        ("several rules, and the method's rule", "POST", "/login", "login login-too login-post every"),
-        ("query", "GET", "/login?next=/orders/new", "login login-too every"),
-        ("parameter", "GET", "/orders/7", "every order-get"),
-        ("parameter with another name", "POST", "/orders/7", "every order-post"),
-        ("HEAD is GET", "HEAD", "/orders/7", "every order-get"),
-        ("no route of the method", "DELETE", "/orders/7", otherwise),
-        ("static before parameter", "GET", "/orders/new", "every new"),
-        ("static of the method", "DELETE", "/orders/old", "every old"),
-        ("static of another method", "GET", "/orders/old", "every order-get"),
-        ("two parameters", "PUT", "/orders/7/items/8", "every item"),
-        ("shorter than the route", "PUT", "/orders/7/items", otherwise),
-        ("rest of the path", "GET", "/files/a/b/c", "every files"),
-        ("static before rest", "GET", "/files/readme", "every readme"),
-        ("no rest", "GET", "/files", otherwise),
-        ("text before a parameter", "GET", "/v2/status", "every status"),
-        ("gRPC method", "POST", "/shop.Cart/Add", "every add"),
-        ("another gRPC method", "POST", "/shop.Cart/Drop", "every cart"),
-        ("separate method", "PURGE", "/cache", "every purge"),
-        ("separate method elsewhere", "PURGE", "/login", "login login-too every"),
-        ("separate method, GET", "GET", "/cache", otherwise),
-        ("one of two methods", "PUT", "/cache", "every write"),
-        ("the other of two methods", "PATCH", "/cache", "every write"),
-        ("braces", "GET", "/%7Bid%7D", "every braces otherwise otherwise-too"),
-        ("root", "GET", "/", "every root"),
-        ("absolute form", "GET", "http://example.org/login", "login login-too every"),
-        ("asterisk form", "OPTIONS", "*", otherwise),
-        ("authority form", "CONNECT", "example.org:443", otherwise),
-        ("case", "GET", "/Login", otherwise),
-    ] {
-        assert_eq!(names(&layer, method, path).await, expected, "{name}");
+async fn the_most_specific_route_and_each_reading_of_a_path_apply_with_all_their_rules() {
+    let mut differ = Vec::new();
+    for part in include_str!("tables/routes.txt").split("\n= ").skip(1) {
+        let (part, requests) = part.split_once("\n\n").unwrap();
+        let (title, text) = part.split_once('\n').unwrap();
+        let layer = table(rules(&text.replace('\n', "; ")));
+        for [name, step, expected] in rows(requests) {
+            let seen = names(&layer, &step).await;
+            if seen != expected {
+                differ.push(format!("{title}, {name}: expected {expected:?}, seen {seen:?}"));
+            }
+        }
     }
+    assert!(differ.is_empty(), "{}", differ.join("\n"));
 }
 
 #[tokio::test]
 async fn tables_without_routes_or_without_a_rule_for_the_request() {
     let one = |name| Rules::from(rule(name));
-    type Row = (&'static str, RateLimitLayer, &'static str, &'static str);
-    let common = table(one("b"));
-    let rows: [Row; 8] = [
+    for (name, layer, path, expected) in [
         ("one rule", table(one("a")), "/", "a"),
         ("one rule, directly", RateLimitLayer::with_rules(MemoryStore::new(), rule("a")), "/", "a"),
         ("no route", table(one("a").fallback(rule("b"))), "/", "a b"),
-        ("no rule for it", table(Rules::new().route("/a", rule("a"))), "/", ""),
-        ("a rule for it", table(Rules::new().route("/a", rule("a"))), "/a", "a"),
-        ("and one more", table(Rules::new().route("/a", rule("a"))).rule(rule("b")), "/", "b"),
-        ("and one more on it", table(Rules::new().route("/a", rule("a"))).rule(rule("b")), "/a", "a b"),
-        ("a sibling", common.with_same_settings(Rules::new().route("/a", rule("a"))), "/a", "a"),
-    ];
-    for (name, layer, path, expected) in rows {
-        assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
+        ("no rule for it", table(rules("/a: a")), "/", ""),
+        ("a rule for it", table(rules("/a: a")), "/a", "a"),
+        ("and one more", table(rules("/a: a")).rule(rule("b")), "/", "b"),
+        ("and one more on it", table(rules("/a: a")).rule(rule("b")), "/a", "a b"),
+        ("a sibling", table(one("b")).with_same_settings(rules("/a: a")), "/a", "a"),
+    ] {
+        assert_eq!(names(&layer, path).await, expected, "{name}");
     }
 }
 
 /// A service that answers every way to write `/login` that a router may take for it.
 #[tokio::test]
 async fn no_spelling_of_a_path_evades_a_rule() {
-    let spellings = [
-        "/login",
-        "/login/",
-        "//login",
-        "//login//",
-        "/./login",
-        "/x/../login",
-        "/../login",
-        "/%6Cogin",
-        "/%6cogin/",
-        "/l%6Fgi%6e",
-        "/%2e/login",
-        "/x/%2E%2e/login",
-        "/login/.",
-        "/login?x",
-        "/login/?x",
-    ];
-    for (name, rules) in [
-        ("static", Rules::new().route("/login", at_most(1, "login"))),
-        ("with a slash", Rules::new().route("/login/", at_most(1, "login"))),
-        ("encoded", Rules::new().route("/log%69n", at_most(1, "login"))),
-        ("method", Rules::new().route("GET /login", at_most(1, "login"))),
-        ("beside a page", Rules::new().route("/login", at_most(1, "login")).route("/{page}", rule("page"))),
-        ("beside a rest", Rules::new().route("/login", at_most(1, "login")).route("/{*rest}", rule("rest"))),
-        ("beside otherwise", Rules::new().route("/login", at_most(1, "login")).fallback(rule("otherwise"))),
+    let spellings = "/login /login/ //login //login// /./login /x/../login /../login /%6Cogin /%6cogin/ /l%6Fgi%6e \
+                     /%2e/login /x/%2E%2e/login /login/. /login?x /login/?x";
+    for text in [
+        "/login: login 1",
+        "/login/: login 1",
+        "/log%69n: login 1",
+        "GET /login: login 1",
+        "/login: login 1; /{page}: page",
+        "/login: login 1; /{*rest}: rest",
+        "/login: login 1; fallback: otherwise",
     ] {
-        let layer = table(rules);
+        let layer = table(rules(text));
         let mut admitted = 0;
-        for path in spellings {
+        for path in spellings.split(' ') {
             for method in ["GET", "HEAD"] {
-                let request = Request::builder().method(method).uri(path).body(String::new()).unwrap();
-                admitted += usize::from(ask(&layer, request).await.status() == 200);
+                admitted +=
+                    usize::from(ask(&layer, request(&format!("{method} {path}"))).await.status() == 200);
             }
         }
-        assert_eq!(admitted, 1, "{name}");
+        assert_eq!(admitted, 1, "{text}");
     }
 }
 
 /// A path costs a bounded time, regardless of its length. One that would cost more is rejected.
 #[tokio::test]
 async fn no_length_of_a_path_evades_a_rule() {
-    let layer = table(Rules::new().route("/login", at_most(1, "login")).fallback(at_most(1_000, "rest")));
-    let status = async |path: String| {
-        let request = Request::get(path).body(String::new()).unwrap();
-        ask(&layer, request).await.status().as_u16()
-    };
+    let layer = table(rules("/login: login 1; fallback: rest"));
+    let status = async |path: String| ask(&layer, request(&path)).await.status().as_u16();
     assert_eq!(status("/login".into()).await, 200);
     for filler in ["/", "/.", "/x/..", "/%2e", "/%78/%2e%2e", "//%2e/./x//..", "/%2F/%25/..//../.."] {
         let mut seen = Vec::new();
@@ -206,120 +156,43 @@ async fn no_length_of_a_path_evades_a_rule() {
     for path in [format!("/{long}"), format!("/{long}/"), format!("/{long}%20"), format!("/a/%20{long}")] {
         assert_eq!(status(path).await, 200);
     }
-    let error = ask(&layer, Request::get("//./%61".repeat(8_000)).body(String::new()).unwrap()).await;
+    let error = ask(&layer, request(&"//./%61".repeat(8_000))).await;
     let body = text(error).await;
     assert!(body.contains("the path is too long for one with"), "{body}");
 }
 
 #[tokio::test]
-async fn a_path_that_can_be_read_in_two_ways_has_the_rules_of_both() {
-    let layer = table(
-        Rules::new()
-            .route("/login", rule("login"))
-            .route("/{page}", rule("page"))
-            .route("/files/{name}", rule("file"))
-            .route("/files/{name}/{part}", rule("part"))
-            .route("/caf%C3%A9/{id}", rule("cafe"))
-            .route("/docs", rule("docs"))
-            .route("/docs/", rule("docs-too"))
-            .fallback(rule("otherwise")),
-    );
-    for (name, path, expected) in [
-        ("one way", "/login", "login"),
-        ("axum takes it for a page", "/%6Cogin", "login page"),
-        ("a slash at the end", "/login/", "login otherwise"),
-        ("both ways one route", "/files/a%20b", "file"),
-        ("an encoded slash is not a slash", "/files/a%2Fb", "file"),
-        ("an encoded slash in the other case", "/files/a%2fb", "file"),
-        ("two segments", "/files/a/b", "part"),
-        // To axum, the parameter is empty.
-        ("an empty segment", "/files//b", "file part"),
-        ("a dot segment", "/files/x/../b", "file otherwise"),
-        ("an encoded route", "/caf%C3%A9/1", "cafe"),
-        ("an encoded route in the other case", "/caf%c3%a9/1", "cafe otherwise"),
-        ("routes that differ in a slash are one", "/docs", "docs docs-too"),
-        ("and with the slash", "/docs/", "docs docs-too"),
-        ("no percent encoding", "/100%", "page"),
-        ("not UTF-8", "/%FF%FE", "page"),
-        ("a dot in a name", "/files/.hidden", "file"),
-    ] {
-        assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
-    }
-}
-
-/// A router that resolves dots and does not decode serves `/shop` as a path without a route.
-#[tokio::test]
-async fn a_path_that_one_way_to_read_it_matches_no_route_has_the_rules_of_the_fallback() {
-    let layer = table(
-        Rules::new()
-            .route("/s%68op", rule("shop"))
-            .route("/{a}/{b}/shop", rule("three"))
-            .fallback(rule("otherwise")),
-    );
-    for (name, path, expected) in [
-        ("encoded as the route", "/s%68op", "shop"),
-        ("decoded", "/shop", "shop otherwise"),
-        ("decoded, with a dot segment", "/x/../shop", "shop three otherwise"),
-        ("and an encoded one", "/%61/../shop", "shop three otherwise"),
-    ] {
-        assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
-    }
-}
-
-#[tokio::test]
 async fn axums_routers_are_limited_by_the_full_path_wherever_the_layer_is() {
     let orders = || Router::new().route("/orders/{id}", any(async || "order"));
-    let layer = |name| {
-        let rules = Rules::new()
-            .route("/api/v1/orders/{id}", at_most(1, name))
-            .route("/orders/{id}", at_most(9, "without-prefix"));
-        table(rules)
-    };
-    let api = |inner: Router| Router::new().nest("/api", Router::new().nest("/v1", inner));
-    let rows = [
-        ("around all", api(orders()).layer(layer("outer"))),
-        ("route_layer around all", api(orders()).route_layer(layer("outer-route"))),
-        (
-            "in the middle",
-            Router::new().nest("/api", Router::new().nest("/v1", orders()).layer(layer("middle"))),
-        ),
-        ("inside", api(orders().layer(layer("inner")))),
-        ("route_layer inside", api(orders().route_layer(layer("inner-route")))),
-        (
-            "on the route",
-            api(Router::new().route("/orders/{id}", any(async || "order").layer(layer("route")))),
-        ),
-        (
-            "a service",
-            Router::new()
-                .nest_service("/api", Router::new().nest_service("/v1", orders().layer(layer("service")))),
-        ),
-        ("merged", Router::new().merge(api(orders().layer(layer("merged"))))),
-    ];
-    for (name, app) in rows {
-        let mut statuses = Vec::new();
-        for id in 1..=2 {
-            let request = Request::get(format!("/api/v1/orders/{id}")).body(Body::empty()).unwrap();
-            statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
-        }
-        assert_eq!(statuses, [200, 429], "{name}");
+    let layer = || table(rules("/api/v1/orders/{id}: full 1; /orders/{id}: without-prefix 9"));
+    let v1 = |inner: Router| Router::new().nest("/v1", inner);
+    let api = |inner: Router| Router::new().nest("/api", v1(inner));
+    let limited = Router::new().route("/orders/{id}", any(async || "order").layer(layer()));
+    let service = Router::new().nest_service("/v1", orders().layer(layer()));
+    for (name, app) in [
+        ("around all", api(orders()).layer(layer())),
+        ("route_layer around all", api(orders()).route_layer(layer())),
+        ("in the middle", Router::new().nest("/api", v1(orders()).layer(layer()))),
+        ("inside", api(orders().layer(layer()))),
+        ("route_layer inside", api(orders().route_layer(layer()))),
+        ("on the route", api(limited)),
+        ("a service", Router::new().nest_service("/api", service)),
+        ("merged", Router::new().merge(api(orders().layer(layer())))),
+    ] {
+        check_app(name, &app, "/api/v1/orders/1 200; /api/v1/orders/2 429").await;
     }
 }
 
 #[tokio::test]
 async fn a_slash_that_a_middleware_removes_evades_no_rule() {
     let login = || Router::new().route("/login", post(async || "in")).route("/", get(async || "home"));
-    let rules = || table(Rules::new().route("POST /login", at_most(1, "login")).fallback(rule("otherwise")));
+    let layer = || table(rules("POST /login: login 1; fallback: otherwise"));
     // The layer is outside of the middleware and sees the path of the client, or inside.
-    let outside = rules().layer(NormalizePathLayer::trim_trailing_slash().layer(login()));
-    let inside = NormalizePathLayer::trim_trailing_slash().layer(login().layer(rules()));
-    let mut seen = [Vec::new(), Vec::new()];
-    for path in ["/login/", "/login", "//login", "/login//"] {
-        let request = || Request::post(path).body(Body::empty()).unwrap();
-        seen[0].push(outside.clone().oneshot(request()).await.unwrap().status().as_u16());
-        seen[1].push(inside.clone().oneshot(request()).await.unwrap().status().as_u16());
-    }
-    assert_eq!(seen, [[200, 429, 429, 429], [200, 429, 429, 429]]);
+    let outside = layer().layer(NormalizePathLayer::trim_trailing_slash().layer(login()));
+    let inside = NormalizePathLayer::trim_trailing_slash().layer(login().layer(layer()));
+    let script = "POST /login/ 200; POST /login 429; POST //login 429; POST /login// 429";
+    check_app("outside", &Router::new().fallback_service(outside), script).await;
+    check_app("inside", &Router::new().fallback_service(inside), script).await;
 }
 
 /// To axum, `.` and `%2e` are values of a parameter. A middleware that trims slashes makes `/./login` of `/./login/`.
@@ -328,48 +201,24 @@ async fn a_dot_segment_as_a_parameter_behind_a_middleware_that_trims_evades_no_r
     let app = Router::new()
         .route("/{tenant}/login", post(async || "in"))
         .route("/files/{name}", get(async || "file"));
-    let rules = Rules::new()
-        .route("POST /{tenant}/login", at_most(1, "login"))
-        .route("/files/{name}", at_most(1, "files"));
-    for (method, paths) in [
-        ("POST", ["/acme/login", "/./login/", "/../login/", "/%2e/login/", "//./login//"]),
-        ("GET", ["/files/x", "/files/../", "/files/./", "/files/%2E%2e/", "//files/.."]),
-    ] {
-        let service =
-            table(rules.clone()).layer(NormalizePathLayer::trim_trailing_slash().layer(app.clone()));
-        for (path, status) in paths.into_iter().zip([200, 429, 429, 429, 429]) {
-            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
-            assert_eq!(service.clone().oneshot(request).await.unwrap().status(), status, "{method} {path}");
-        }
-    }
+    let layer = table(rules("POST /{tenant}/login: login 1; /files/{name}: files 1"));
+    let service = layer.layer(NormalizePathLayer::trim_trailing_slash().layer(app));
+    let app = Router::new().fallback_service(service);
+    let login = "POST /acme/login 200; POST /./login/ 429; POST /../login/ 429; POST /%2e/login/ 429; POST //./login// 429";
+    check_app("login", &app, login).await;
+    let files = "/files/x 200; /files/../ 429; /files/./ 429; /files/%2E%2e/ 429; //files/.. 429";
+    check_app("files", &app, files).await;
 }
 
 #[tokio::test]
 async fn all_rules_of_a_route_are_decided_in_one_step_on_both_stores() {
     let server = RedisServer::start();
     for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(store(&server).await)] {
-        let layer = RateLimitLayer::with_rules(
-            limiter.clone(),
-            Rules::new()
-                .route("/login", at_most(2, "login"))
-                .route("/signup", at_most(1, "signup"))
-                .always(at_most(10, "every")),
-        );
-        let status = async |path: &str| {
-            ask(&layer, Request::get(path).body(String::new()).unwrap()).await.status().as_u16()
-        };
-        let seen = [
-            status("/login").await,
-            status("/login").await,
-            status("/login").await,
-            status("/signup").await,
-            status("/signup").await,
-            status("/").await,
-        ];
-        assert_eq!(seen, [200, 200, 429, 200, 429, 200]);
+        let rules = rules("/login: login 2; /signup: signup 1; always: every 10");
+        let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
+        check("", &layer, "/login 200 200 429; /signup 200 429; / 200").await;
         // The denials charged nothing.
-        let left = limiter.peek(&policy("every", 10), &Key::new("all"), 0).await.unwrap().remaining();
-        assert_eq!(left, Some(6));
+        assert_eq!(units_left(&limiter, &policy("every", 10)).await, 6);
     }
 }
 
@@ -377,18 +226,7 @@ async fn all_rules_of_a_route_are_decided_in_one_step_on_both_stores() {
 async fn one_rule_on_several_routes_has_one_count() {
     let logins = at_most(2, "logins");
     let layer = table(Rules::new().route("/login", logins.clone()).route("POST /token", logins));
-    let status = async |method: Method, path: &str| {
-        let request = Request::builder().method(method).uri(path).body(String::new()).unwrap();
-        ask(&layer, request).await.status().as_u16()
-    };
-    let seen = [
-        status(Method::GET, "/login").await,
-        status(Method::POST, "/token").await,
-        status(Method::POST, "/token").await,
-        status(Method::GET, "/token").await,
-        status(Method::GET, "/login").await,
-    ];
-    assert_eq!(seen, [200, 200, 429, 200, 429]);
+    check("", &layer, "/login 200; POST /token 200 429; /token 200; /login 429").await;
 }
 
 /// A path that matches several routes with one rule is charged once.
@@ -399,9 +237,8 @@ async fn one_rule_on_two_readings_of_a_path_is_charged_once() {
     let rules = Rules::new().route("/login", pages.clone()).route("/{page}", pages.clone()).fallback(pages);
     let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
     for (charged, path) in (1..).zip(["/login", "/%6Cogin", "/login/", "/./login/", "//x"]) {
-        assert_eq!(names(&layer, "GET", path).await, "pages", "{path}");
-        let left = limiter.peek(&policy("pages", 9), &Key::new("all"), 0).await.unwrap().remaining();
-        assert_eq!(left, Some(9 - charged), "{path}");
+        assert_eq!(names(&layer, path).await, "pages", "{path}");
+        assert_eq!(units_left(&limiter, &policy("pages", 9)).await, 9 - charged, "{path}");
     }
 }
 
@@ -448,26 +285,17 @@ async fn a_response_counts_if_it_counts_for_one_of_the_rules_with_its_policy() {
         [("/a", 401, 8), ("/a", 403, 8), ("/a/", 401, 7), ("/a/", 403, 6), ("/a/", 200, 6), ("/b", 403, 5)];
     let one =
         [("/a", 401, 8), ("/a", 200, 8), ("/a/", 401, 7), ("/a/", 200, 6), ("/a/", 500, 5), ("/b", 200, 4)];
-    type Row = (&'static str, Rule, Rule, [(&'static str, u16, u64); 6]);
-    let rows: [Row; 2] = [
+    for (name, on_route, otherwise, asked) in [
         ("two functions", status(401), status(403), two),
         ("one always counts", status(401), at_most(9, "pages"), one),
-    ];
-    for (name, on_route, otherwise, asked) in rows {
+    ] {
         let limiter = Limiter::new(MemoryStore::new());
-        let layer = RateLimitLayer::with_rules(
-            limiter.clone(),
-            Rules::new().route("/a", on_route).fallback(otherwise),
-        );
-        let service = layer.layer(service_fn(async |request: Request<String>| {
-            let status: u16 = request.body().parse().unwrap();
-            Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap())
-        }));
-        for (path, status, expected) in asked {
-            let request = Request::get(path).body(status.to_string()).unwrap();
-            assert_eq!(service.clone().oneshot(request).await.unwrap().status(), status, "{name}: {path}");
-            let left = limiter.peek(&policy("pages", 9), &Key::new("all"), 0).await.unwrap().remaining();
-            assert_eq!(left, Some(expected), "{name}: {path}, {status}");
+        let rules = Rules::new().route("/a", on_route).fallback(otherwise);
+        let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
+        for (path, status, left) in asked {
+            let answer = || Response::builder().status(status).body(String::new()).unwrap();
+            assert_eq!(ask_for(&layer, request(path), answer).await.status(), status, "{name}: {path}");
+            assert_eq!(units_left(&limiter, &policy("pages", 9)).await, left, "{name}: {path}, {status}");
         }
     }
 }
@@ -483,47 +311,29 @@ async fn a_request_has_a_reservation_if_one_of_the_rules_with_its_policy_reserve
         reservation.settle(3).await.unwrap();
         Ok::<_, Infallible>(Response::new(String::new()))
     }));
-    for (path, expected) in [("/a", 87), ("/a/", 84), ("/b", 74)] {
-        let request = Request::get(path).body(String::new()).unwrap();
-        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 200, "{path}");
-        let left = limiter.peek(&policy("pages", 90), &Key::new("all"), 0).await.unwrap().remaining();
-        assert_eq!(left, Some(expected), "{path}");
+    for (path, left) in [("/a", 87), ("/a/", 84), ("/b", 74)] {
+        assert_eq!(service.clone().oneshot(request(path)).await.unwrap().status(), 200, "{path}");
+        assert_eq!(units_left(&limiter, &policy("pages", 90)).await, left, "{path}");
     }
 }
 
 #[tokio::test]
 async fn only_the_keys_of_rules_that_apply_are_needed_and_rules_can_skip() {
-    let by_key = || Rule::new(policy("by-key", 9), Header::new("x-api-key"));
-    let layer = table(
-        Rules::new()
-            .route("/api/{*rest}", by_key().skip_if(|parts| parts.uri.path() == "/api/status"))
-            .route("/open", rule("open")),
-    );
-    for (path, status) in [("/api/x", 400), ("/api/status", 200), ("/open", 200), ("/elsewhere", 200)] {
-        let request = Request::get(path).body(String::new()).unwrap();
-        assert_eq!(ask(&layer, request).await.status(), status, "{path}");
-    }
+    let by_key = Rule::new(policy("by-key", 9), Header::new("x-api-key"));
+    let by_key = by_key.skip_if(|parts| parts.uri.path() == "/api/status");
+    let layer = table(rules("/open: open").route("/api/{*rest}", by_key));
+    check("", &layer, "/api/x 400; /api/status 200; /open 200; /elsewhere 200").await;
 }
 
 #[tokio::test]
 async fn a_preflight_is_an_options_request_and_charges_a_separate_budget() {
     let limiter = Limiter::new(MemoryStore::new());
-    let rules = Rules::new()
-        .route("POST /login", at_most(1, "post"))
-        .route("/login", at_most(2, "any"))
-        .fallback(at_most(1, "otherwise"));
+    let rules = rules("POST /login: post 1; /login: any 2; fallback: otherwise 1");
     let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
-    let preflight = |path: &str| {
-        let request = Request::options(path).header("origin", "https://example.org");
-        request.header("access-control-request-method", "POST").body(String::new()).unwrap()
-    };
-    let paths = ["/login", "/login", "/login", "/else", "/else"];
-    assert_eq!(statuses(&layer, paths.map(preflight)).await, [200, 200, 429, 200, 429]);
+    check("preflights", &layer, "PREFLIGHT /login 200 200 429; PREFLIGHT /else 200 429").await;
     // The client's own quota is whole.
-    let login = Request::post("/login").body(String::new()).unwrap();
-    assert_eq!(ask(&layer, login).await.status(), 200);
-    let left = limiter.peek(&policy("any", 2), &Key::new("all"), 0).await.unwrap().remaining();
-    assert_eq!(left, Some(1));
+    check("the client", &layer, "POST /login 200").await;
+    assert_eq!(units_left(&limiter, &policy("any", 2)).await, 1);
 }
 
 #[test]
@@ -554,34 +364,28 @@ fn an_invalid_route_is_an_error_that_says_what_to_write() {
 
 #[test]
 fn policies_of_a_table_that_cannot_be_told_apart_are_a_panic_when_the_layer_is_made() {
-    let other = || Rule::new(policy("a", 7), Key::new("all"));
     let twice = "a request falls under two policies named \"a\": give each its own name";
     let differ = "the table has two policies named \"a\" that differ: give each its own name";
-    type Row = (&'static str, Rules, Option<&'static str>);
-    let a = || Rules::new().route("/a", rule("a"));
-    let crowded = (0..=65_536).fold(Rules::new(), |rules, _| rules.always(rule("a")));
-    let rows: [Row; 12] = [
-        ("too many", crowded, Some("the table has more than 65536 rules: split it into several layers")),
-        (
-            "no rule",
-            Rules::new(),
-            Some("the table has no rule: add one with `route`, `always` or `fallback`"),
-        ),
-        ("the same route", a().route("/a", rule("a")), Some(twice)),
-        ("the same route, written otherwise", a().route("/%61/", rule("a")), Some(twice)),
-        ("the same route, one method", a().route("POST /a", rule("a")), Some(twice)),
-        ("GET and HEAD", Rules::new().route("GET /a", rule("a")).route("HEAD /a", rule("a")), Some(twice)),
-        ("every", a().always(rule("a")), Some(twice)),
-        ("otherwise twice", Rules::new().fallback(rule("a")).fallback(rule("a")), Some(twice)),
-        ("other routes, other policy", a().route("/b", other()), Some(differ)),
-        ("other routes, same policy", a().route("/b", rule("a")), None),
-        ("other methods", Rules::new().route("GET /a", rule("a")).route("POST /a", rule("a")), None),
-        ("otherwise", a().fallback(rule("a")), None),
-    ];
-    for (name, rules, message) in rows {
-        let made = catch_unwind(AssertUnwindSafe(|| drop(table(rules))));
+    let none = "the table has no rule: add one with `route`, `always` or `fallback`";
+    let many = "the table has more than 65536 rules: split it into several layers";
+    let crowded = format!("always: {}", ["a"; 65_537].join(", "));
+    for (text, message) in [
+        (&*crowded, Some(many)),
+        ("", Some(none)),
+        ("/a: a; /a: a", Some(twice)),
+        ("/a: a; /%61/: a", Some(twice)),
+        ("/a: a; POST /a: a", Some(twice)),
+        ("GET /a: a; HEAD /a: a", Some(twice)),
+        ("/a: a; always: a", Some(twice)),
+        ("fallback: a; fallback: a", Some(twice)),
+        ("/a: a; /b: a 7", Some(differ)),
+        ("/a: a; /b: a", None),
+        ("GET /a: a; POST /a: a", None),
+        ("/a: a; fallback: a", None),
+    ] {
+        let made = catch_unwind(|| drop(table(rules(text))));
         let said = made.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone());
-        assert_eq!(said.as_deref(), message, "{name}");
+        assert_eq!(said.as_deref(), message, "{:.30}", text);
     }
 }
 

@@ -10,7 +10,8 @@ use http::{Method, Request, StatusCode, Uri, request::Parts};
 use proptest::prelude::*;
 use support::{
     Counted, Down,
-    inner::{ask, statuses, text},
+    inner::{ask, text},
+    script::{check, check_app, check_with, request},
 };
 use tower::{Layer as _, ServiceExt};
 use tower_ratelimit::{
@@ -27,42 +28,6 @@ fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
 
 fn head(request: http::request::Builder) -> Parts {
     request.body(()).unwrap().into_parts().0
-}
-
-#[tokio::test]
-async fn a_cookie_is_found_among_others_and_invalid_ones_are_errors_that_name_it() {
-    let rows: [(&str, &[&str], Result<&str, ErrorKind>); 8] = [
-        ("alone", &["s=1"], Ok("1")),
-        ("among others", &["a=b; s=1; c=d"], Ok("1")),
-        ("on another line", &["a=b", "s=1"], Ok("1")),
-        ("with an equals sign", &["s=a=b"], Ok("a=b")),
-        ("no space after the semicolon", &["a=b;s=1"], Ok("1")),
-        ("of a longer name", &["xs=1; sx=2"], Err(ErrorKind::MissingIdentity)),
-        ("none", &[], Err(ErrorKind::MissingIdentity)),
-        ("empty", &["s="], Err(ErrorKind::MissingIdentity)),
-    ];
-    for (name, lines, expected) in rows {
-        let request = lines.iter().fold(Request::get("/"), |request, line| request.header("cookie", *line));
-        let key = Cookie::new("s").extract(&head(request)).await;
-        assert_eq!(key.map_err(|error| error.kind()), expected.map(Key::new), "{name}");
-    }
-}
-
-#[tokio::test]
-async fn a_cookie_is_taken_with_its_quotes_up_to_8_kib() {
-    let longest = [b"s=".as_slice(), &[b'a'; 8_192]].concat();
-    let too_long = [&longest, b"a".as_slice()].concat();
-    let rows: [(&str, &[u8], Result<Key, ErrorKind>); 5] = [
-        ("quotes are part of it", br#"s="1""#, Ok(Key::new("\"1\""))),
-        ("the case of the name counts", b"S=1", Err(ErrorKind::MissingIdentity)),
-        ("not UTF-8", b"s=\xff", Err(ErrorKind::InvalidIdentity)),
-        ("the longest", &longest, Ok(Key::new([b'a'; 8_192]))),
-        ("too long", &too_long, Err(ErrorKind::InvalidIdentity)),
-    ];
-    for (name, line, expected) in rows {
-        let key = Cookie::new("s").extract(&head(Request::get("/").header("cookie", line))).await;
-        assert_eq!(key.map_err(|error| error.kind()), expected, "{name}");
-    }
 }
 
 #[test]
@@ -231,36 +196,28 @@ fn every_public_type_of_keys_can_be_named_cloned_shown_and_shared() {
 #[tokio::test]
 async fn requests_that_match_no_route_share_a_separate_key() {
     let app = Router::new().route("/", get(async || "")).layer(limit("p", 1, MatchedRoute::new()));
-    let mut statuses = Vec::new();
-    for path in ["/", "/nowhere", "/elsewhere"] {
-        let request = Request::get(path).body(Body::empty()).unwrap();
-        statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
-    }
-    assert_eq!(statuses, [200, 404, 429]);
+    check_app("", &app, "/ 200; /nowhere 404; /elsewhere 429").await;
 }
 
 /// Otherwise all routes would share one limit.
 #[tokio::test]
 async fn a_matched_route_around_the_router_is_a_setup_error() {
     let router = || Router::new().route("/a", get(async || "")).route("/b", get(async || ""));
-    let key = || MatchedRoute::new().or(Key::new("all"));
-    for app in [
-        Router::new().fallback_service(limit("p", 9, MatchedRoute::new()).layer(router())),
-        router().layer(limit("p", 9, key())),
-    ] {
-        let response = app.oneshot(Request::get("/a").body(Body::empty()).unwrap()).await.unwrap();
-        assert_eq!(response.status(), 200, "there is a router around it");
-    }
-    for service in
-        [limit("p", 9, MatchedRoute::new()), limit("p", 9, key())].map(|limit| limit.layer(router()))
+    for layer in
+        [|| limit("p", 9, MatchedRoute::new()), || limit("p", 9, MatchedRoute::new().or(Key::new("all")))]
     {
-        for path in ["/a", "/b", "/nowhere"] {
-            let response =
-                service.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
-            assert_eq!(response.status(), 500, "{path}");
+        let in_another = Router::new().fallback_service(layer().layer(router()));
+        check_app("there is a router around it", &in_another, "/a 200").await;
+        check_app("`Router::layer`", &router().layer(layer()), "/a 200").await;
+        let service = layer().layer(router());
+        check_with("around the router", "/a 500; /b 500; /nowhere 500", async |request| {
+            let response = service.clone().oneshot(request.map(Body::from)).await.unwrap();
+            let status = response.status().as_u16();
             let body = text(response).await;
-            assert!(body.starts_with('{') && body.contains("misconfigured"));
-        }
+            assert!(body.starts_with('{') && body.contains("misconfigured"), "{body}");
+            status
+        })
+        .await;
     }
     let error = MatchedRoute::new().extract(&head(Request::get("/a"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingSetup);
@@ -300,22 +257,19 @@ impl FromRequestParts<Vec<(&'static str, &'static str)>> for User {
 async fn an_async_extractor_with_state_is_a_key_and_combines() {
     let users = vec![("t1", "alice"), ("t2", "bob"), ("t3", "alice")];
     let user = || from_extractor(users.clone(), |User(name)| name);
-    let with = |token: &str| Request::get("/").header("authorization", token);
-    let key = user().extract(&head(with("t1"))).await.unwrap();
-    assert_eq!(key, Key::new("alice"));
-    assert_eq!(user().extract(&head(with("t9"))).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
-
-    let method = |parts: &Parts| parts.method.to_string();
-    let combined = (user().or(Key::new("anonymous")), method);
-    let one = combined.extract(&head(with("t1"))).await.unwrap();
-    assert_eq!(one, combined.extract(&head(with("t3"))).await.unwrap());
-    assert_ne!(one, combined.extract(&head(with("t9"))).await.unwrap());
-    assert_eq!(one, Key::join([&Key::new("alice"), &Key::new("GET")]));
-
-    // Through a layer: alice's two tokens share a limit.
-    let layer = limit("per-user", 1, user());
-    let requests = ["t1", "t3", "t2", "t9"].map(|token| with(token).body(String::new()).unwrap());
-    assert_eq!(statuses(&layer, requests).await, [200, 429, 200, 400]);
+    let combined = (user().or(Key::new("anonymous")), |parts: &Parts| parts.method.to_string());
+    let alice = Key::join([&Key::new("alice"), &Key::new("GET")]);
+    let missing = Err(ErrorKind::MissingIdentity);
+    for (token, name, is_alice) in
+        [("t1", Ok("alice"), true), ("t3", Ok("alice"), true), ("t9", missing, false)]
+    {
+        let request = head(Request::get("/").header("authorization", token));
+        let key = user().extract(&request).await.map_err(|error| error.kind());
+        assert_eq!(key, name.map(Key::new), "{token}");
+        assert_eq!(combined.extract(&request).await.unwrap() == alice, is_alice, "{token}");
+    }
+    let script = "authorization=t1 200; authorization=t3 429; authorization=t2 200; authorization=t9 400";
+    check("alice's two tokens share a limit", &limit("per-user", 1, user()), script).await;
 }
 
 #[tokio::test]
@@ -367,18 +321,6 @@ async fn the_status_of_an_axum_extractors_rejection_decides_between_400_and_500(
 }
 
 #[tokio::test]
-async fn a_mapped_key_is_made_of_the_first_ones_identity() {
-    let key = Header::new("x-email").map(|email: &str| email.to_lowercase());
-    let from = |email: &str| head(Request::get("/").header("x-email", email));
-    assert_eq!(
-        key.extract(&from("A@Example.org")).await.unwrap(),
-        key.extract(&from("a@example.ORG")).await.unwrap()
-    );
-    let denied = Header::new("x-email").map(|_: &str| None::<Key>);
-    assert_eq!(denied.extract(&from("a")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
-}
-
-#[tokio::test]
 async fn a_mapped_key_may_be_async_and_keeps_the_error_kind() {
     let shout = |identity: &str| identity.to_uppercase();
     let later = from_extractor(vec![("t1", "alice")], |User(name)| name).map(shout);
@@ -392,16 +334,15 @@ async fn a_mapped_key_may_be_async_and_keeps_the_error_kind() {
 
 #[tokio::test]
 async fn a_hashed_key_hides_the_identity_and_depends_on_the_secret() {
-    let secret = b"0123456789abcdef";
-    let hashed = |secret: &'static [u8], value: &'static str| {
-        let key = Header::new("x-api-key").hashed(secret);
-        async move { key.extract(&head(Request::get("/").header("x-api-key", value))).await.unwrap() }
+    let hashed = async |secret: &str, value: &str| {
+        let request = head(Request::get("/").header("x-api-key", value));
+        Header::new("x-api-key").hashed(secret).extract(&request).await.unwrap()
     };
-    let one = hashed(secret, "secret-key").await;
+    let one = hashed("0123456789abcdef", "secret-key").await;
     assert!(!one.as_str().contains("secret"), "{}", one.as_str());
-    assert_eq!(one, hashed(secret, "secret-key").await);
-    assert_ne!(one, hashed(secret, "secret-kez").await);
-    assert_ne!(one, hashed(b"0123456789abcdeF", "secret-key").await);
+    assert_eq!(one, hashed("0123456789abcdef", "secret-key").await);
+    assert_ne!(one, hashed("0123456789abcdef", "secret-kez").await);
+    assert_ne!(one, hashed("0123456789abcdeF", "secret-key").await);
     // No client can send that key as text.
     assert_ne!(one, Key::new(one.as_str()));
 }
@@ -435,38 +376,19 @@ fn a_secret_is_not_shown_by_debug() {
 async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
     let api_key = || Header::new("x-api-key");
     let layer = limit("p", 1, Key::new("all"))
-        .exempt_if(api_key().any_of(["partner", "both"]))
+        .exempt_if(api_key().any_of(["d", "partner", "e", "c", "both"]))
         .exempt_if(from_extractor(vec![("t1", "admin")], |User(name)| name).any_of(["admin"]))
         .block_if(api_key().any_of(["mallory", "both"]))
         .block_if(|parts| parts.uri.path() == "/admin");
-    let with = |name: &str, value: &str| Request::get("/").header(name, value).body(String::new()).unwrap();
-    assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 200);
-    assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 429);
-    for _ in 0..3 {
-        assert_eq!(ask(&layer, with("x-api-key", "partner")).await.status(), 200);
-        assert_eq!(ask(&layer, with("authorization", "t1")).await.status(), 200);
-    }
-    let banned = ask(&layer, with("x-api-key", "both")).await;
-    assert_eq!(banned.status(), 429);
+    check("the limit", &layer, "x-api-key=anyone 200 429").await;
+    check("exempt", &layer, "x-api-key=partner 200 200 200; authorization=t1 200 200 200").await;
+    check("any number in any order", &layer, "x-api-key=c 200; x-api-key=d 200; x-api-key=e 200").await;
+    check("banned", &layer, "x-api-key=both 429; x-api-key=mallory 429; /admin authorization=t1 429").await;
+    let banned = ask(&layer, request("x-api-key=both")).await;
     assert!(!banned.headers().contains_key("retry-after"));
     assert_eq!(banned.headers()["cache-control"], "no-store");
     let problem: serde_json::Value = serde_json::from_str(&text(banned).await).unwrap();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#abnormal-usage-detected");
-    assert_eq!(ask(&layer, with("x-api-key", "mallory")).await.status(), 429);
-    let admin = Request::get("/admin").header("authorization", "t1").body(String::new()).unwrap();
-    assert_eq!(ask(&layer, admin).await.status(), 429);
-}
-
-#[tokio::test]
-async fn any_number_of_identities_in_any_order_can_be_exempt() {
-    let names = ["d", "a", "e", "c", "b"];
-    let layer = limit("p", 1, Key::new("all")).exempt_if(Header::new("x-api-key").any_of(names));
-    let with = |name: &str| Request::get("/").header("x-api-key", name).body(String::new()).unwrap();
-    ask(&layer, with("f")).await;
-    for name in names {
-        assert_eq!(ask(&layer, with(name)).await.status(), 200, "{name}");
-    }
-    assert_eq!(ask(&layer, with("f")).await.status(), 429);
 }
 
 #[tokio::test]
@@ -475,88 +397,20 @@ async fn a_ban_may_depend_on_an_async_extractor() {
     let layer = limit("p", 9, Key::new("all"))
         .block_if(user().any_of(["mallory"]))
         .exempt_if(|parts| parts.uri.path() == "/health");
-    let with = |path: &str, token: &str| {
-        Request::get(path).header("authorization", token).body(String::new()).unwrap()
-    };
-    for (path, token, status) in
-        [("/", "t1", 429), ("/health", "t1", 429), ("/", "t2", 200), ("/health", "t2", 200), ("/", "t9", 200)]
-    {
-        assert_eq!(ask(&layer, with(path, token)).await.status(), status, "{path} {token}");
-    }
+    check("banned", &layer, "authorization=t1 429; /health authorization=t1 429").await;
+    check("not", &layer, "authorization=t2 200; /health authorization=t2 200; authorization=t9 200").await;
 }
 
 #[tokio::test]
 async fn a_ban_applies_to_preflights_too_even_if_it_is_async() {
     let immediate = |_: &Parts| Key::new("mallory");
     let later = |_: &Parts| Answer::pending(async { Ok(Key::new("mallory")) });
-    let preflight = || {
-        Request::options("/")
-            .header("origin", "https://page.example")
-            .header("access-control-request-method", "GET")
-            .body(String::new())
-            .unwrap()
-    };
-    for (named, status) in [("mallory", 429), ("another", 200)] {
-        let layers = [
-            limit("p", 9, Key::new("all")).block_if(immediate.any_of([named])),
-            limit("p", 9, Key::new("all")).block_if(later.any_of([named])),
-            limit("p", 1, Key::new("all"))
-                .exempt_if(|parts| parts.method == Method::OPTIONS)
-                .block_if(immediate.any_of([named])),
-            limit("p", 1, Key::new("all"))
-                .exempt_if(|parts| parts.method == Method::OPTIONS)
-                .block_if(later.any_of([named])),
-        ];
-        for layer in layers {
-            for _ in 0..3 {
-                assert_eq!(ask(&layer, preflight()).await.status(), status, "{named}");
-            }
+    let exempt = || limit("p", 1, Key::new("all")).exempt_if(|parts: &Parts| parts.method == Method::OPTIONS);
+    for (named, script) in [("mallory", "PREFLIGHT / 429 429 429"), ("another", "PREFLIGHT / 200 200 200")] {
+        for layer in [|| limit("p", 9, Key::new("all")), exempt] {
+            check(named, &layer().block_if(immediate.any_of([named])), script).await;
+            check(named, &layer().block_if(later.any_of([named])), script).await;
         }
-    }
-}
-
-#[tokio::test]
-async fn identities_are_named_as_the_client_sends_them_regardless_of_their_key() {
-    let secret = [7; 32];
-    let request = |address: &str| {
-        let peer: std::net::SocketAddr = address.parse().unwrap();
-        Request::get("/").extension(peer)
-    };
-    let from = |address: &str| head(request(address));
-    let with_key = |key: &str| head(request("[2001:db8:9::1]:1").header("x-api-key", key));
-    let address = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
-    let either = || Header::new("x-api-key").or(PeerIp::new());
-    let hashed = || Header::new("x-api-key").hashed(secret);
-    let three = || Header::new("x-a").or(hashed()).or(PeerIp::new());
-    let whole = || PeerIp::new().ipv6_prefix(128);
-    let proxied = || ClientIp::behind(TrustedProxies::hops(1));
-    let boxed: Box<dyn KeyExtractor> = Box::new(either());
-    let shared: Arc<dyn KeyExtractor> = Arc::new(either());
-    let in_v6 = from("[2001:db8::66]:1");
-    let both = head(request("198.51.100.1:1").header("x-forwarded-for", "2001:db8::66"));
-    type Row = (&'static str, Box<dyn Fn(&Parts) -> Answer<bool> + Send + Sync>, Parts, bool);
-    let rows: [Row; 18] = [
-        ("v4", Box::new(PeerIp::new().any_of([address("203.0.113.7")])), from("203.0.113.7:1"), true),
-        ("v6", Box::new(PeerIp::new().any_of([address("2001:db8::66")])), in_v6.clone(), true),
-        ("v6, written at length", Box::new(PeerIp::new().any_of(["2001:DB8:0::0066"])), in_v6.clone(), true),
-        ("v6, its network", Box::new(PeerIp::new().any_of(["2001:db8::/64"])), in_v6.clone(), true),
-        ("v6, another", Box::new(PeerIp::new().any_of(["2001:db8:1::66"])), in_v6.clone(), false),
-        ("v6 by /128", Box::new(whole().any_of(["2001:db8::67"])), in_v6.clone(), false),
-        ("v4 in v6", Box::new(PeerIp::new().any_of(["::ffff:203.0.113.7"])), from("203.0.113.7:1"), true),
-        ("v6 behind a proxy", Box::new(proxied().any_of([address("2001:db8::66")])), both, true),
-        ("hashed", Box::new(hashed().any_of(["k"])), with_key("k"), true),
-        ("hashed, another", Box::new(hashed().any_of(["k"])), with_key("l"), false),
-        ("hashed v6", Box::new(PeerIp::new().hashed(secret).any_of(["2001:db8::66"])), in_v6.clone(), true),
-        ("the first of two", Box::new(either().any_of(["k"])), with_key("k"), true),
-        ("the second of two", Box::new(either().any_of(["2001:db8::66"])), in_v6.clone(), true),
-        ("the second of two, its network", Box::new(either().any_of(["2001:db8::/64"])), in_v6.clone(), true),
-        ("the second of three", Box::new(three().any_of(["k"])), with_key("k"), true),
-        ("the third of three", Box::new(three().any_of(["2001:db8::66"])), in_v6.clone(), true),
-        ("boxed", Box::new(boxed.any_of(["2001:db8::66"])), in_v6.clone(), true),
-        ("shared", Box::new(shared.any_of(["2001:db8::66"])), in_v6.clone(), true),
-    ];
-    for (name, matcher, request, expected) in rows {
-        assert_eq!(matcher(&request).await.unwrap(), expected, "{name}");
     }
 }
 
@@ -564,14 +418,8 @@ async fn identities_are_named_as_the_client_sends_them_regardless_of_their_key()
 async fn addresses_can_be_exempt_by_their_network() {
     let layer = limit("per-ip", 1, PeerIp::new())
         .exempt_if(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"]).unwrap());
-    let from = |peer: &str| {
-        let peer: std::net::SocketAddr = peer.parse().unwrap();
-        Request::get("/").extension(peer).body(String::new()).unwrap()
-    };
-    for (peer, second) in [("192.0.2.9:1", 200), ("[2001:db8::9]:1", 200), ("198.51.100.1:1", 429)] {
-        assert_eq!(ask(&layer, from(peer)).await.status(), 200, "{peer}");
-        assert_eq!(ask(&layer, from(peer)).await.status(), second, "{peer}");
-    }
+    let script = "from=192.0.2.9 200 200; from=2001:db8::9 200 200; from=198.51.100.1 200 429";
+    check("", &layer, script).await;
 }
 
 #[tokio::test]
@@ -586,9 +434,7 @@ async fn a_closure_may_be_async() {
             }
         })
     };
-    let layer = limit("p", 1, slow);
-    let get = |path: &str| Request::get(path).body(String::new()).unwrap();
-    assert_eq!(statuses(&layer, ["/a", "/a", "/b", "/"].map(get)).await, [200, 429, 200, 400]);
+    check("", &limit("p", 1, slow), "/a 200 429; /b 200; / 400").await;
 }
 
 #[tokio::test]
@@ -656,29 +502,20 @@ async fn handlers_extract_the_decision_and_the_limiter_and_fail_if_they_are_miss
 
 #[tokio::test]
 async fn a_denial_by_a_handler_writes_the_headers_once_and_as_the_layer_does() {
-    async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
-        limiter.charge_more(&decision, 5).await?.into_result()?;
-        Ok("done")
+    for (units, retry_after) in [(4, Some("900")), (5, None)] {
+        let handler = async move |decision: Decision, limiter: Limiter| {
+            limiter.charge_more(&decision, units).await?.into_result()?;
+            Ok::<_, Rejection>("done")
+        };
+        let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Key::new("all")));
+        let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 429);
+        let fields = |name| response.headers().get_all(name).iter().collect::<Vec<_>>();
+        assert_eq!(fields("ratelimit"), [r#""p";r=3"#]);
+        assert_eq!(fields("retry-after"), retry_after.as_slice());
+        assert_eq!(fields("cache-control"), ["no-store"]);
+        assert!(!response.extensions().get::<Decision>().unwrap().is_admitted());
     }
-    let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Key::new("all")));
-    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
-    assert_eq!(response.status(), 429);
-    let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
-    assert_eq!(fields, [r#""p";r=3"#]);
-    assert!(!response.extensions().get::<Decision>().unwrap().is_admitted());
-}
-
-#[tokio::test]
-async fn a_denial_by_a_handler_has_retry_after_and_is_not_cached() {
-    async fn handler(decision: Decision, limiter: Limiter) -> Result<&'static str, Rejection> {
-        limiter.charge_more(&decision, 4).await?.into_result()?;
-        Ok("done")
-    }
-    let app = Router::new().route("/", get(handler)).layer(limit("p", 4, Key::new("all")));
-    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
-    assert_eq!(response.status(), 429);
-    assert_eq!(response.headers()["retry-after"], "900");
-    assert_eq!(response.headers()["cache-control"], "no-store");
 }
 
 #[tokio::test]

@@ -109,66 +109,54 @@ where
     assert_eq!(Key::from_stored(text).unwrap(), Key::new(value.clone()), "{value:?} typed by an operator");
 }
 
+/// [`check`] of each value with the text before it.
+macro_rules! keys {
+    ($($text:literal: $($value:expr),+;)+) => { $($(check($text, $value).await;)+)+ };
+}
+
 #[tokio::test]
 async fn text_makes_one_key_in_every_type() {
-    check("Jos%C3%A9", "José").await;
-    check("Jos%C3%A9", "José".to_owned()).await;
-    check("Jos%C3%A9", Box::<str>::from("José")).await;
-    check("Jos%C3%A9", Arc::<str>::from("José")).await;
-    check("Jos%C3%A9", Cow::Borrowed("José")).await;
-    check("Jos%C3%A9", Cow::<'static, str>::Owned("José".to_owned())).await;
-    check("%", "").await;
-    check("%#2a2c60fe96afac9151d4bd932fdb45be", "a".repeat(97)).await;
+    keys! {
+        "Jos%C3%A9": "José", "José".to_owned(), Box::<str>::from("José"), Arc::<str>::from("José"),
+            Cow::Borrowed("José"), Cow::<'static, str>::Owned("José".to_owned());
+        "%": "";
+        "%#2a2c60fe96afac9151d4bd932fdb45be": "a".repeat(97);
+    }
 }
 
 #[tokio::test]
 async fn bytes_make_one_key_in_every_type_and_length_and_are_the_key_of_their_text() {
     check_owned("a%00%FF", b"a\0\xff").await;
-    check("a%00%FF", *b"a\0\xff").await;
-    check("a%00%FF", b"a\0\xff".as_slice()).await;
-    check("a%00%FF", b"a\0\xff".to_vec()).await;
-    check("%", [0_u8; 0]).await;
-    // As long as the octets of the addresses, and as a UUID.
-    check("%C0%00%02%01", [192_u8, 0, 2, 1]).await;
-    check("0123456789abcdef", *b"0123456789abcdef").await;
-    check("0123456789abcdef", "0123456789abcdef").await;
+    keys! {
+        "a%00%FF": *b"a\0\xff", b"a\0\xff".as_slice(), b"a\0\xff".to_vec();
+        "%": [0_u8; 0];
+        // As long as the octets of the addresses, and as a UUID.
+        "%C0%00%02%01": [192_u8, 0, 2, 1];
+        "0123456789abcdef": *b"0123456789abcdef", "0123456789abcdef";
+    }
 }
 
 #[tokio::test]
 async fn numbers_make_the_key_of_their_decimal_text_in_every_type() {
-    check("7", 7_i8).await;
-    check("7", 7_i16).await;
-    check("7", 7_i32).await;
-    check("7", 7_i64).await;
-    check("7", 7_i128).await;
-    check("7", 7_isize).await;
-    check("7", 7_u8).await;
-    check("7", 7_u16).await;
-    check("7", 7_u32).await;
-    check("7", 7_u64).await;
-    check("7", 7_u128).await;
-    check("7", 7_usize).await;
-    check("7", "7").await;
-    check("-128", i8::MIN).await;
-    check("-170141183460469231731687303715884105728", i128::MIN).await;
-    check("340282366920938463463374607431768211455", u128::MAX).await;
+    keys! {
+        "7": 7_i8, 7_i16, 7_i32, 7_i64, 7_i128, 7_isize, 7_u8, 7_u16, 7_u32, 7_u64, 7_u128, 7_usize, "7";
+        "-128": i8::MIN;
+        "-170141183460469231731687303715884105728": i128::MIN;
+        "340282366920938463463374607431768211455": u128::MAX;
+    }
 }
 
 #[tokio::test]
 async fn an_address_makes_one_key_in_every_type_and_text_is_not_parsed() {
     let v4 = Ipv4Addr::new(192, 0, 2, 1);
-    check("192.0.2.1", v4).await;
-    check("192.0.2.1", IpAddr::from(v4)).await;
-    check("192.0.2.1", v4.to_ipv6_mapped()).await;
-    check("192.0.2.1", IpAddr::from(v4.to_ipv6_mapped())).await;
-    check("192.0.2.1", "192.0.2.1").await;
     let v6: Ipv6Addr = "2001:DB8::1".parse().unwrap();
-    check("2001:db8::1", v6).await;
-    check("2001:db8::1", IpAddr::from(v6)).await;
-    check("2001:db8::1", "2001:db8::1").await;
-    // The same addresses in other texts.
-    check("2001:DB8::1", "2001:DB8::1").await;
-    check("::ffff:192.0.2.1", "::ffff:192.0.2.1").await;
+    keys! {
+        "192.0.2.1": v4, IpAddr::from(v4), v4.to_ipv6_mapped(), IpAddr::from(v4.to_ipv6_mapped()), "192.0.2.1";
+        "2001:db8::1": v6, IpAddr::from(v6), "2001:db8::1";
+        // The same addresses in other texts.
+        "2001:DB8::1": "2001:DB8::1";
+        "::ffff:192.0.2.1": "::ffff:192.0.2.1";
+    }
 }
 
 #[tokio::test]
@@ -176,11 +164,13 @@ async fn tuples_and_keys_make_the_key_of_their_parts() {
     check_owned("%(acme%|7%)", ("acme", 7)).await;
     check_owned("%(acme%|7%|GET%)", (Key::new("acme"), 7_u8, "GET".to_owned())).await;
     check_owned("%(acme%|7%|%(a%|b%)%|1%)", ("acme", "7", ("a", *b"b"), [49_u8])).await;
-    check("%(acme%|7%)", Key::new(("acme", 7))).await;
-    check("alice", Key::new("alice")).await;
-    let uuid = Key::from_uuid(0x67e5_5044_10b1_426f_9247_bb68_0e5f_e0c8_u128.to_be_bytes());
-    check("67e55044-10b1-426f-9247-bb680e5fe0c8", uuid).await;
-    check("00000000-0000-0000-0000-00000000000a", Key::from_uuid(10_u128.to_be_bytes())).await;
+    keys! {
+        "%(acme%|7%)": Key::new(("acme", 7));
+        "alice": Key::new("alice");
+        "67e55044-10b1-426f-9247-bb680e5fe0c8":
+            Key::from_uuid(0x67e5_5044_10b1_426f_9247_bb68_0e5f_e0c8_u128.to_be_bytes());
+        "00000000-0000-0000-0000-00000000000a": Key::from_uuid(10_u128.to_be_bytes());
+    }
 }
 
 #[tokio::test]

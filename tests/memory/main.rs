@@ -13,6 +13,7 @@ mod http_layer;
 mod identity;
 mod key_extractors;
 mod key_forms;
+mod key_tables;
 mod keyed_layer;
 mod lua_rules;
 mod metric_names;

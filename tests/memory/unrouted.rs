@@ -10,11 +10,8 @@ use axum::{
 use http::{Request, StatusCode, request::Parts};
 use http_body_util::BodyExt as _;
 use serde::Deserialize;
-use std::{
-    io,
-    sync::{Arc, Mutex},
-};
-use support::listen_with;
+use std::sync::{Arc, Mutex};
+use support::{Lines, script::check_app};
 use tower::ServiceExt as _;
 use tower_ratelimit::{
     ErrorKind, Key, KeyExtractor, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
@@ -39,33 +36,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Session {
     }
 }
 
-/// The lines of the log.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    fn listen(&self) -> tracing::subscriber::DefaultGuard {
-        let lines = self.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::TRACE);
-        listen_with(subscriber.with_writer(move || lines.clone()).finish())
-    }
-
-    fn take(&self) -> String {
-        String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
-    }
-}
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 fn one(name: &str) -> Policy {
     Policy::new(name, Quota::per_day(1))
 }
@@ -79,71 +49,33 @@ fn app() -> Router {
         .nest("/nested", nested)
 }
 
-async fn status(app: &Router, path: &str) -> u16 {
-    let request = Request::get(path).body(Body::empty()).unwrap();
-    app.clone().oneshot(request).await.unwrap().status().as_u16()
-}
-
-/// The statuses of two requests for each path.
-async fn twice<const N: usize>(app: &Router, paths: [&str; N]) -> [(u16, u16); N] {
-    let mut statuses = [(0, 0); N];
-    for (path, seen) in paths.into_iter().zip(&mut statuses) {
-        *seen = (status(app, path).await, status(app, path).await);
-    }
-    statuses
-}
-
 #[tokio::test]
 async fn a_rule_whose_path_parameter_is_missing_does_not_apply() {
     // A route, another one, one without parameters, one with two, and none.
     let paths = ["/acme", "/globex", "/health/live", "/acme/users/7", "/acme/unknown", "/nested/in"];
-    let limited = (200, 429);
+    let (limited, denied) = ((200, 429), (429, 429));
     let (free, missing, wrong) = ((200, 200), (404, 404), (500, 500));
-    let rows: [(&str, RateLimitLayer, _); 8] = [
-        (
-            "the only one",
-            layer(from_extractor((), |Path(t): Path<String>| t)),
-            [limited, limited, free, wrong, missing, free],
-        ),
-        (
-            "by name",
-            layer(from_extractor((), |Path(Tenant { tenant }): Path<Tenant>| tenant)),
-            [limited, limited, free, (429, 429), missing, free],
-        ),
-        (
-            "two",
-            layer(from_extractor((), |Path((a, b)): Path<(String, String)>| (a, b))),
-            [free, free, free, limited, missing, free],
-        ),
-        (
-            "two extractors",
-            layer(from_extractor((), |(Path(t), _): (Path<String>, MatchedPath)| t)),
-            [limited, limited, free, wrong, missing, free],
-        ),
-        (
-            "the route",
-            layer(from_extractor((), |path: MatchedPath| path.as_str().to_owned())),
-            [limited, (429, 429), limited, limited, missing, limited],
-        ),
-        (
-            "a nested one",
-            layer(from_extractor((), |path: NestedPath| path.as_str().to_owned())),
-            [free, free, free, free, missing, free],
-        ),
+    let only = || from_extractor((), |Path(tenant): Path<String>| tenant);
+    let named = from_extractor((), |Path(Tenant { tenant }): Path<Tenant>| tenant);
+    let two = from_extractor((), |Path((a, b)): Path<(String, String)>| (a, b));
+    let extractors = from_extractor((), |(Path(tenant), _): (Path<String>, MatchedPath)| tenant);
+    let route = from_extractor((), |path: MatchedPath| path.as_str().to_owned());
+    let nested = from_extractor((), |path: NestedPath| path.as_str().to_owned());
+    for (name, layer, expected) in [
+        ("the only one", layer(only()), [limited, limited, free, wrong, missing, free]),
+        ("by name", layer(named), [limited, limited, free, denied, missing, free]),
+        ("two", layer(two), [free, free, free, limited, missing, free]),
+        ("two extractors", layer(extractors), [limited, limited, free, wrong, missing, free]),
+        ("the route", layer(route), [limited, denied, limited, limited, missing, limited]),
+        ("a nested one", layer(nested), [free, free, free, free, missing, free]),
         // All that have no parameter have one key.
-        (
-            "or one key",
-            layer(from_extractor((), |Path(t): Path<String>| t).or(Key::new("all"))),
-            [limited, limited, limited, wrong, (429, 429), (429, 429)],
-        ),
-        (
-            "hashed",
-            layer(from_extractor((), |Path(t): Path<String>| t).hashed("a secret of 16 bytes")),
-            [limited, limited, free, wrong, missing, free],
-        ),
-    ];
-    for (name, layer, expected) in rows {
-        assert_eq!(twice(&app().layer(layer), paths).await, expected, "{name}");
+        ("or one key", layer(only().or(Key::new("all"))), [limited, limited, limited, wrong, denied, denied]),
+        ("hashed", layer(only().hashed([7; 32])), [limited, limited, free, wrong, missing, free]),
+    ] {
+        let app = app().layer(layer);
+        for (path, (first, second)) in paths.into_iter().zip(expected) {
+            check_app(name, &app, &format!("{path} {first} {second}")).await;
+        }
     }
 }
 
@@ -155,22 +87,15 @@ fn layer(key: impl KeyExtractor) -> RateLimitLayer {
 async fn other_rules_charge_a_request_without_a_route() {
     let tenant = || from_extractor((), |Path(t): Path<String>| t);
     let all = || Rule::new(Policy::new("all", Quota::per_day(2)), Key::new("all"));
-    let tables = [
+    let skipping = || Rule::new(one("t"), tenant()).skip_if(|_| false);
+    let table = |rules: Rules| RateLimitLayer::with_rules(MemoryStore::new(), rules);
+    for (name, layer) in [
         ("beside", layer(tenant()).rule(all())),
-        ("before", RateLimitLayer::with_rules(MemoryStore::new(), all()).rule(Rule::new(one("t"), tenant()))),
-        (
-            "after a rule that skips",
-            RateLimitLayer::with_rules(
-                MemoryStore::new(),
-                Rules::new().always(all()).always(Rule::new(one("t"), tenant()).skip_if(|_| false)),
-            ),
-        ),
+        ("before", table(all().into()).rule(Rule::new(one("t"), tenant()))),
+        ("after a rule that skips", table(Rules::new().always(all()).always(skipping()))),
         ("as a lookup", layer(from_extractor((), async_tenant)).rule(all())),
-    ];
-    for (name, layer) in tables {
-        let app = app().layer(layer);
-        let seen = [status(&app, "/a/b").await, status(&app, "/c/d").await, status(&app, "/e/f").await];
-        assert_eq!(seen, [404, 404, 429], "{name}");
+    ] {
+        check_app(name, &app().layer(layer), "/a/b 404; /c/d 404; /e/f 429").await;
     }
 }
 
@@ -180,18 +105,14 @@ fn async_tenant(Path(tenant): Path<String>) -> tower_ratelimit::Answer<Key> {
 
 #[tokio::test]
 async fn a_request_that_no_rule_limits_is_reported_as_such_and_no_failure_is_logged() {
-    let lines = Lines::default();
-    let _guard = lines.listen();
+    let (lines, _guard) = Lines::listen();
     let kinds = Arc::new(Mutex::new(Vec::new()));
     let seen = kinds.clone();
     let tenant = from_extractor((), |Path(t): Path<String>| t);
     let layer = layer(tenant).on_decision(move |event| seen.lock().unwrap().push(event.kind));
     let reporting = app().layer(layer.clone().enforcement(Enforcement::ReportOnly));
-    let app = app().layer(layer);
-    assert_eq!(
-        [status(&app, "/a/b").await, status(&app, "/acme").await, status(&reporting, "/a/b").await],
-        [404, 200, 404]
-    );
+    check_app("enforced", &app().layer(layer), "/a/b 404; /acme 200").await;
+    check_app("reported", &reporting, "/a/b 404").await;
     assert_eq!(*kinds.lock().unwrap(), [DecisionKind::Exempt, DecisionKind::Admitted, DecisionKind::Exempt]);
     let text = lines.take();
     assert!(!text.contains("outage") && !text.contains("misconfigured"), "{text}");
@@ -199,15 +120,15 @@ async fn a_request_that_no_rule_limits_is_reported_as_such_and_no_failure_is_log
 
 #[tokio::test]
 async fn a_real_failure_and_a_layer_around_the_router_stay_500() {
-    let session = || from_extractor((), |_: Session| "all");
-    let extension = || from_extractor((), |Extension(name): Extension<String>| name);
-    for paths in [["/acme", "/health/live"], ["/a/b", "/acme/users/7"]] {
-        assert_eq!(twice(&app().layer(layer(session())), paths).await, [(500, 500); 2], "{paths:?}");
-        assert_eq!(twice(&app().layer(layer(extension())), paths).await, [(500, 500); 2], "{paths:?}");
+    let session = from_extractor((), |_: Session| "all");
+    let extension = from_extractor((), |Extension(name): Extension<String>| name);
+    for (name, layer) in [("session", layer(session)), ("extension", layer(extension))] {
+        let script = "/acme 500 500; /health/live 500 500; /a/b 500 500; /acme/users/7 500 500";
+        check_app(name, &app().layer(layer), script).await;
     }
     // No router has looked for a route.
     let outside = Router::new().fallback_service(tower::ServiceBuilder::new().service(app()));
-    assert_eq!(status(&outside, "/acme").await, 200);
+    check_app("outside", &outside, "/acme 200").await;
     let (request, ()) = Request::get("/acme").body(()).unwrap().into_parts();
     let error = from_extractor((), |Path(t): Path<String>| t).extract(&request).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::IdentityUnavailable);
@@ -218,18 +139,9 @@ async fn a_matcher_without_its_parameter_does_not_match() {
     let tenant = || from_extractor((), |Path(t): Path<String>| t);
     let all = || RateLimitLayer::new(MemoryStore::new(), one("all"), Key::new("all"));
     let blocking = app().layer(all().block_if(tenant().any_of(["acme"])));
-    let seen =
-        [status(&blocking, "/acme").await, status(&blocking, "/a/b").await, status(&blocking, "/c/d").await];
-    // The first one is blocked, and charged nothing.
-    assert_eq!(seen, [429, 404, 429]);
+    check_app("the blocked one is charged nothing", &blocking, "/acme 429; /a/b 404; /c/d 429").await;
     let exempting = app().layer(all().exempt_if(tenant().any_of(["acme"])));
-    let seen = [
-        status(&exempting, "/acme").await,
-        status(&exempting, "/a/b").await,
-        status(&exempting, "/acme").await,
-        status(&exempting, "/c/d").await,
-    ];
-    assert_eq!(seen, [200, 404, 200, 429]);
+    check_app("exempt", &exempting, "/acme 200; /a/b 404; /acme 200; /c/d 429").await;
 }
 
 #[tokio::test]
@@ -238,10 +150,7 @@ async fn an_extractor_of_a_service_can_say_that_its_rule_does_not_apply() {
         "/acme" => Ok("acme"),
         _ => Err(tower_ratelimit::Error::new(ErrorKind::NotApplicable, "not a tenant")),
     });
-    assert_eq!(
-        twice(&app().layer(layer(key)), ["/acme", "/globex", "/a/b"]).await,
-        [(200, 429), (200, 200), (404, 404)]
-    );
+    check_app("", &app().layer(layer(key)), "/acme 200 429; /globex 200 200; /a/b 404 404").await;
 }
 
 /// The table of [`RateLimitLayer`] in "Which requests it sees".
@@ -249,71 +158,36 @@ async fn an_extractor_of_a_service_can_say_that_its_rule_does_not_apply() {
 async fn which_requests_a_layer_sees_depends_on_where_the_router_has_it() {
     let limit = || RateLimitLayer::new(MemoryStore::new(), one("all"), Key::new("all"));
     let routes = || Router::new().route("/a", get(async || "a"));
-    let nested = || Router::new().route("/b", get(async || "b")).layer(limit());
-    let rows = [
+    let limited = || routes().layer(limit());
+    let inner = || Router::new().route("/b", get(async || "b"));
+    let nested = || inner().layer(limit());
+    let posts = Router::new().route("/a", axum::routing::post(async || "a"));
+    for (name, app, script) in [
         // A known path, and an unknown one, each twice.
-        ("`layer`", routes().layer(limit()), ["/a", "/x"], [(200, 429), (429, 429)]),
-        ("`layer`, unknown first", routes().layer(limit()), ["/x", "/a"], [(404, 429), (429, 429)]),
-        ("`route_layer`", routes().route_layer(limit()), ["/a", "/x"], [(200, 429), (404, 404)]),
-        (
-            "a route added later",
-            routes().layer(limit()).route("/c", get(async || "c")),
-            ["/c", "/a"],
-            [(200, 200), (200, 429)],
-        ),
-        (
-            "`fallback` before",
-            routes().fallback(async || "f").layer(limit()),
-            ["/x", "/a"],
-            [(200, 429), (429, 429)],
-        ),
-        (
-            "`fallback` after",
-            routes().layer(limit()).fallback(async || "f"),
-            ["/x", "/a"],
-            [(200, 200), (200, 429)],
-        ),
-        (
-            "`fallback_service` after",
-            routes().layer(limit()).fallback_service(get(async || "f")),
-            ["/x", "/a"],
-            [(200, 200), (200, 429)],
-        ),
-        ("a nested router", routes().nest("/n", nested()), ["/n/b", "/n/x"], [(200, 429), (404, 404)]),
-        (
-            "around the outer router",
-            routes().nest("/n", Router::new().route("/b", get(async || "b"))).layer(limit()),
-            ["/n/b", "/n/x"],
-            [(200, 429), (429, 429)],
-        ),
-        ("a merged router", routes().merge(nested()), ["/b", "/a"], [(200, 429), (200, 200)]),
-        (
-            "a method that the route lacks",
-            Router::new().route("/a", axum::routing::post(async || "a")).layer(limit()),
-            ["/a", "/a"],
-            [(405, 429), (429, 429)],
-        ),
-    ];
-    for (name, app, paths, expected) in rows {
-        assert_eq!(twice(&app, paths).await, expected, "{name}");
+        ("`layer`", limited(), "/a 200 429; /x 429 429"),
+        ("`layer`, unknown first", limited(), "/x 404 429; /a 429 429"),
+        ("`route_layer`", routes().route_layer(limit()), "/a 200 429; /x 404 404"),
+        ("a route added later", limited().route("/c", get(async || "c")), "/c 200 200; /a 200 429"),
+        ("`fallback` before", routes().fallback(async || "f").layer(limit()), "/x 200 429; /a 429 429"),
+        ("`fallback` after", limited().fallback(async || "f"), "/x 200 200; /a 200 429"),
+        ("`fallback_service`", limited().fallback_service(get(async || "f")), "/x 200 200; /a 200 429"),
+        ("a nested router", routes().nest("/n", nested()), "/n/b 200 429; /n/x 404 404"),
+        ("around the outer one", routes().nest("/n", inner()).layer(limit()), "/n/b 200 429; /n/x 429 429"),
+        ("a merged router", routes().merge(nested()), "/b 200 429; /a 200 200"),
+        ("a method that the route lacks", posts.layer(limit()), "/a 405 429; /a 429 429"),
+    ] {
+        check_app(name, &app, script).await;
     }
-    // Scans are counted where the layer sees unknown paths.
     let scans = Rule::new(Policy::new("scans", Quota::per_day(2)), Key::new("all"))
         .count_if(|response| response.status == 404);
     let app = routes().layer(RateLimitLayer::with_rules(MemoryStore::new(), scans));
-    let seen = [
-        status(&app, "/a").await,
-        status(&app, "/x").await,
-        status(&app, "/y").await,
-        status(&app, "/a").await,
-    ];
-    assert_eq!(seen, [200, 404, 404, 429]);
+    let script = "/a 200; /x 404; /y 404; /a 429";
+    check_app("scans are counted where the layer sees unknown paths", &app, script).await;
 }
 
 #[tokio::test]
 async fn the_log_names_the_rule_and_the_policy_that_cannot_identify_a_client_and_the_client_does_not() {
-    let lines = Lines::default();
-    let _guard = lines.listen();
+    let (lines, _guard) = Lines::listen();
     let rules = || {
         Rules::new()
             .always(Rule::new(Policy::new("all", Quota::per_day(9)), Key::new("all")))
@@ -348,7 +222,7 @@ async fn the_log_names_the_rule_and_the_policy_that_cannot_identify_a_client_and
     // The only rule of a layer, and a failure of the server.
     let sessions =
         RateLimitLayer::new(MemoryStore::new(), one("sessions"), from_extractor((), |_: Session| "all"));
-    assert_eq!(status(&Router::new().route("/", get(async || "")).layer(sessions), "/").await, 500);
+    check_app("sessions", &Router::new().route("/", get(async || "")).layer(sessions), "/ 500").await;
     let text = take();
     let expected = ["outage of client identification", "rule=1", "policy=\"sessions\""];
     assert!(expected.iter().all(|part| text.contains(part)), "{text}");

@@ -31,6 +31,7 @@ pub mod redis_cluster;
 #[cfg(feature = "tls")]
 pub mod redis_sentinel;
 pub mod redis_server;
+pub mod script;
 pub mod slow;
 pub mod sockets;
 pub mod stores;

@@ -23,14 +23,19 @@ impl Lines {
     /// The lines of this thread, until the guard is dropped.
     pub fn listen() -> (Self, DefaultGuard) {
         let lines = Self::default();
-        let subscriber =
-            tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(lines.clone()).finish();
-        (lines, listen_with(subscriber))
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(Level::TRACE);
+        let guard = listen_with(subscriber.with_writer(lines.clone()).finish());
+        (lines, guard)
     }
 
     /// How many lines contain `what`.
     pub fn with(&self, what: &str) -> usize {
         self.text().lines().filter(|line| line.contains(what)).count()
+    }
+
+    /// The text since the last call.
+    pub fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
     }
 
     pub fn text(&self) -> String {

@@ -180,55 +180,38 @@ fn equal_addresses_give_equal_keys() {
 
 #[test]
 fn the_part_of_a_header_that_is_read_is_bounded() {
+    const CLIENT: &str = "203.0.113.7";
     let trusting = || ClientIp::behind(private());
     let forwarded = || trusting().header("forwarded");
     let hops = |hops| ClientIp::behind(TrustedProxies::hops(hops));
+    let real_ip = hops(1).header("x-real-ip");
     let ours = |count: usize| vec!["10.0.0.9"; count].join(",");
-    let spaces = |count: usize| " ".repeat(count);
-
+    let padded = |address: &str, spaces: usize| format!("{address}{}", " ".repeat(spaces));
     let xff = |value: String| vec![(XFF, value)];
-    const CLIENT: &str = "203.0.113.7";
+    let fwd = |value: String| vec![(FWD, value)];
+    let two = |spaces| vec![(XFF, CLIENT.into()), (XFF, padded("10.0.0.9", spaces))];
+    let mega = |text: &str| text.repeat(1 << 20);
     let lists: Vec<(&str, ClientIp, Vec<(&str, String)>, &str)> = vec![
-        ("10,000 hops", trusting(), xff("1.2.3.4,".repeat(10_000) + "203.0.113.7"), CLIENT),
-        ("63 hops of ours", trusting(), xff(format!("203.0.113.7,{}", ours(63))), CLIENT),
-        ("64 hops of ours", trusting(), xff(format!("203.0.113.7,{}", ours(64))), "10.0.0.9"),
+        ("10,000 hops", trusting(), xff("1.2.3.4,".repeat(10_000) + CLIENT), CLIENT),
+        ("63 hops of ours", trusting(), xff(format!("{CLIENT},{}", ours(63))), CLIENT),
+        ("64 hops of ours", trusting(), xff(format!("{CLIENT},{}", ours(64))), "10.0.0.9"),
         ("10,000 hops of ours", trusting(), xff(format!("1.2.3.4,{}", ours(10_000))), "10.0.0.9"),
-        ("the last hop that is read", hops(64), xff(format!("203.0.113.7,{}", ours(63))), CLIENT),
-        ("1 MB to the left", trusting(), xff("x".repeat(1 << 20) + ", 203.0.113.7"), CLIENT),
-        ("1 MB of commas", trusting(), xff(",".repeat(1 << 20) + "203.0.113.7"), CLIENT),
-        ("1 MB of commas to the right", trusting(), xff("1.2.3.4".to_owned() + &",".repeat(1 << 20)), PROXY),
-        ("1 MB and no comma", trusting(), xff("1".repeat(1 << 20)), PROXY),
-        ("1 MB of quotes", forwarded(), vec![(FWD, "\"".repeat(1 << 20) + ",for=203.0.113.7")], CLIENT),
-        ("1 MB of backslashes", forwarded(), vec![(FWD, "\\".repeat(1 << 20) + "\"")], PROXY),
-        (
-            "1 MB of semicolons",
-            forwarded(),
-            vec![(FWD, "for=203.0.113.7".to_owned() + &";".repeat(1 << 20))],
-            PROXY,
-        ),
+        ("the last hop that is read", hops(64), xff(format!("{CLIENT},{}", ours(63))), CLIENT),
+        ("1 MB to the left", trusting(), xff(mega("x") + ", 203.0.113.7"), CLIENT),
+        ("1 MB of commas", trusting(), xff(mega(",") + CLIENT), CLIENT),
+        ("1 MB of commas to the right", trusting(), xff("1.2.3.4".to_owned() + &mega(",")), PROXY),
+        ("1 MB and no comma", trusting(), xff(mega("1")), PROXY),
+        ("1 MB of quotes", forwarded(), fwd(mega("\"") + ",for=203.0.113.7"), CLIENT),
+        ("1 MB of backslashes", forwarded(), fwd(mega("\\") + "\""), PROXY),
+        ("1 MB of semicolons", forwarded(), fwd("for=203.0.113.7".to_owned() + &mega(";")), PROXY),
         // The part within the bound would read as 203.0.113.7.
-        ("cut within an address", hops(1), xff(format!("1203.0.113.7{}", spaces(8192 - 11))), PROXY),
-        ("8 KiB", hops(1), xff(format!("203.0.113.7{}", spaces(8192 - 11))), CLIENT),
-        ("more than 8 KiB", hops(1), xff(format!("203.0.113.7{}", spaces(8192 - 10))), PROXY),
-        (
-            "more over lines",
-            hops(2),
-            vec![(XFF, "203.0.113.7".into()), (XFF, format!("10.0.0.9{}", spaces(8180)))],
-            PROXY,
-        ),
-        (
-            "less over lines",
-            hops(2),
-            vec![(XFF, "203.0.113.7".into()), (XFF, format!("10.0.0.9{}", spaces(8170)))],
-            CLIENT,
-        ),
+        ("cut within an address", hops(1), xff(padded("1203.0.113.7", 8192 - 11)), PROXY),
+        ("8 KiB", hops(1), xff(padded(CLIENT, 8192 - 11)), CLIENT),
+        ("more than 8 KiB", hops(1), xff(padded(CLIENT, 8192 - 10)), PROXY),
+        ("more over lines", hops(2), two(8180), PROXY),
+        ("less over lines", hops(2), two(8170), CLIENT),
         ("many empty lines", hops(1), vec![(XFF, String::new()); 9000], PROXY),
-        (
-            "a single value",
-            hops(1).header("x-real-ip"),
-            vec![(XRI, format!("203.0.113.7{}", spaces(8192)))],
-            PROXY,
-        ),
+        ("a single value", real_ip, vec![(XRI, padded(CLIENT, 8192))], PROXY),
     ];
     for (name, client, lines, expected) in lists {
         let key = key_of(&client, &from(PROXY, &lines)).unwrap();

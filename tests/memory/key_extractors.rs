@@ -182,15 +182,7 @@ async fn a_tuple_of_values_is_the_key_of_a_tuple_of_extractors() {
 #[test]
 fn every_public_type_of_keys_can_be_named_cloned_shown_and_shared() {
     fn holds<T: Clone + std::fmt::Debug + Send + Sync + 'static>() {}
-    holds::<Key>();
-    holds::<PeerIp>();
-    holds::<ClientIp>();
-    holds::<TrustedProxies>();
-    holds::<Header>();
-    holds::<Bearer>();
-    holds::<Cookie>();
-    holds::<GrpcMethod>();
-    holds::<MatchedRoute>();
+    holds::<(Key, PeerIp, ClientIp, TrustedProxies, Header, Bearer, Cookie, GrpcMethod, MatchedRoute)>();
 }
 
 #[tokio::test]
@@ -304,15 +296,9 @@ impl FromRequestParts<StatusCode> for Denied {
 
 #[tokio::test]
 async fn the_status_of_an_axum_extractors_rejection_decides_between_400_and_500() {
-    for (status, kind) in [
-        (303, ErrorKind::IdentityUnavailable),
-        (399, ErrorKind::IdentityUnavailable),
-        (400, ErrorKind::MissingIdentity),
-        (404, ErrorKind::MissingIdentity),
-        (499, ErrorKind::MissingIdentity),
-        (500, ErrorKind::IdentityUnavailable),
-        (503, ErrorKind::IdentityUnavailable),
-    ] {
+    let (failure, missing) = (ErrorKind::IdentityUnavailable, ErrorKind::MissingIdentity);
+    let failures = [303, 399, 500, 503].map(|status| (status, failure));
+    for (status, kind) in [400, 404, 499].map(|status| (status, missing)).into_iter().chain(failures) {
         let key = from_extractor(StatusCode::from_u16(status).unwrap(), |_: Denied| "all");
         let error = key.extract(&head(Request::get("/"))).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{status}");

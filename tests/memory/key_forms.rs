@@ -31,43 +31,25 @@ where
     }
     let head = Request::get("/").header("x-id", "sent").extension(Held(value.clone()));
     let (head, ()) = head.body(()).unwrap().into_parts();
-    let (listed, made) = (|| Key::new(value.clone()), || value.clone());
+    let listed = || Key::new(value.clone());
     let held = |held: &Held<T>| held.0.clone();
-    let from_head = {
-        let value = made();
-        move |_: &Parts| value.clone()
+    let make = || {
+        let value = value.clone();
+        move || value.clone()
     };
-    let from_unnamed = {
-        let value = made();
-        from_fn(move |_| value.clone())
-    };
-    let optional = {
-        let value = made();
-        move |_: &Parts| Some(value.clone())
-    };
-    let fallible = {
-        let value = made();
-        move |_: &Parts| Ok::<_, Error>(value.clone())
-    };
-    let late = {
-        let value = made();
-        move |_: &Parts| {
-            let key = value.clone().into();
-            Answer::pending(async move { Ok(key) })
-        }
-    };
-    let mapped = {
-        let value = made();
-        Header::new("x-id").map(move |_| value.clone())
+    let (first, second, third, fourth, fifth, sixth) = (make(), make(), make(), make(), make(), make());
+    let late = move |_: &Parts| {
+        let key = first().into();
+        Answer::pending(async move { Ok(key) })
     };
     let by_axum = from_extractor((), |axum::Extension(held): axum::Extension<Held<T>>| held.0);
     vec![
-        ("a closure", found(&head, listed(), from_head).await),
-        ("`from_fn`", found(&head, listed(), from_unnamed).await),
-        ("an option", found(&head, listed(), optional).await),
-        ("a result", found(&head, listed(), fallible).await),
+        ("a closure", found(&head, listed(), move |_: &Parts| second()).await),
+        ("`from_fn`", found(&head, listed(), from_fn(move |_| third())).await),
+        ("an option", found(&head, listed(), move |_: &Parts| Some(fourth())).await),
+        ("a result", found(&head, listed(), move |_: &Parts| Ok::<_, Error>(fifth())).await),
         ("an answer", found(&head, listed(), late).await),
-        ("`map`", found(&head, listed(), mapped).await),
+        ("`map`", found(&head, listed(), Header::new("x-id").map(move |_| sixth())).await),
         ("`from_extension`", found(&head, listed(), from_extension(held)).await),
         ("`from_extractor`", found(&head, listed(), by_axum).await),
         ("the key of all requests", found(&head, listed(), listed()).await),

@@ -141,17 +141,22 @@ fn end(differ: Vec<String>) {
 #[test]
 fn extractors_make_these_keys_and_match_these_identities() {
     let mut differ = Vec::new();
-    for row in rows(include_str!("tables/keys.txt")) {
-        let [name, extractors, expected, requests] = row.map(|cell| repeated(&cell));
+    // Each row is a line.
+    let lines = (1..).zip(include_str!("tables/keys.txt").lines());
+    for (number, row) in lines.flat_map(|(number, line)| rows(line).into_iter().map(move |row| (number, row)))
+    {
+        let [name, extractors, expected, requests] = row;
         let expected: Vec<_> =
             if expected.contains(": ") { vec![&*expected] } else { expected.split(", ").collect() };
         for (at, text) in extractors.split(", ").enumerate() {
-            let expected = unescaped(expected[at.min(expected.len() - 1)]);
-            for lines in requests.split("||") {
-                let found = now(extractor(text).extract(&request(lines.trim())));
+            let expected = unescaped(&repeated(expected[at.min(expected.len() - 1)]));
+            for lines in requests.split("||").map(str::trim) {
+                let found = now(extractor(&repeated(text)).extract(&request(&repeated(lines))));
                 let seen = shown(found, expected.contains(": "));
                 if seen != expected {
-                    differ.push(format!("{name}, {text}, {lines}: expected {expected:?}, seen {seen:?}"));
+                    differ.push(format!(
+                        "line {number}, {name}: {text}, {lines}: expected {expected:.200}, seen {seen:.200}"
+                    ));
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! A client that one rule cannot identify is charged under the others, so guesses are limited.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -14,7 +13,9 @@ use http::{Request, request::Parts};
 use support::{
     PATIENT, RedisServer, day, eventually,
     inner::{ask, ask_and_read},
-    settings, store,
+    memory_and_redis,
+    script::{self, check},
+    settings,
 };
 use tokio::sync::watch;
 use tower_ratelimit::{
@@ -62,13 +63,38 @@ fn per_account(accounts: &Lookup<String, u64>) -> Rule {
 }
 
 fn request(api_key: Option<&str>) -> Request<String> {
-    let request = Request::get("/api").extension("203.0.113.7:1".parse::<SocketAddr>().unwrap());
-    match api_key {
-        Some(api_key) => request.header("x-api-key", api_key),
-        None => request,
-    }
-    .body(String::new())
-    .unwrap()
+    let header = api_key.map(|api_key| format!("x-api-key={api_key}"));
+    script::request(&format!("/api from=203.0.113.7 {}", header.unwrap_or_default()))
+}
+
+/// Requests with API keys of no account.
+fn guesses(count: usize) -> impl Iterator<Item = Request<String>> {
+    (0..count).map(|guess| request(Some(&format!("guess-{guess}"))))
+}
+
+/// A layer that has denied an address, whose key another instance then resets.
+struct Reset {
+    server: RedisServer,
+    here: Limiter,
+    there: Limiter,
+    policy: Policy,
+    layer: RateLimitLayer,
+    queries: Arc<AtomicUsize>,
+}
+
+async fn reset_elsewhere() -> Reset {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let connect = async || settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let (here, there) = (Limiter::new(connect().await), Limiter::new(connect().await));
+    let policy = day("per-ip", 6).penalty(Penalty::after(50, Duration::from_secs(3_600)));
+    let (lookup, queries) = accounts();
+    let address = Rule::new(policy.clone(), PeerIp::new()).cost(|_| 2);
+    let layer = RateLimitLayer::with_rules(here.clone(), address).rule(per_account(&lookup));
+    assert_eq!(statuses(&layer, guesses(5)).await, [(401, 3), (429, 2)]);
+    there.operator().reset(&policy, &Key::new("203.0.113.7")).await.unwrap();
+    clock.advance(Duration::from_micros(1));
+    Reset { server, here, there, policy, layer, queries }
 }
 
 /// How often each status was answered.
@@ -85,33 +111,6 @@ async fn statuses(
         }
     }
     seen
-}
-
-#[tokio::test]
-async fn guesses_of_api_keys_are_limited_by_address_and_cause_no_lookups_beyond_that() {
-    let server = RedisServer::start();
-    let limiters = [
-        ("memory", Limiter::new(MemoryStore::new()), LIMIT),
-        // The first denial comes from Redis.
-        ("Redis", Limiter::new(store(&server).await), LIMIT + 1),
-    ];
-    for (name, limiter, most_queries) in limiters {
-        for order in ["address first", "address last"] {
-            limiter.operator().reset(&day("per-ip", LIMIT), &Key::new("203.0.113.7")).await.unwrap();
-            let (lookup, queries) = accounts();
-            let rules = match order {
-                "address first" => Rules::new().always(per_ip()).route("/api", per_account(&lookup)),
-                _ => Rules::new().route("/api", per_account(&lookup)).always(per_ip()),
-            };
-            let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
-            let guesses = (0..100).map(|guess| request(Some(&format!("guess-{name}-{guess}"))));
-            let seen = statuses(&layer, guesses).await;
-            assert_eq!(seen, [(401, LIMIT as usize), (429, 100 - LIMIT as usize)], "{name}, {order}");
-            assert_eq!(queries.load(Ordering::SeqCst) as u64, most_queries, "{name}, {order}");
-            // The right key from that address, too.
-            assert_eq!(ask(&layer, request(Some("k-ann"))).await.status(), 429, "{name}, {order}");
-        }
-    }
 }
 
 #[tokio::test]
@@ -212,9 +211,7 @@ async fn a_layer_that_only_reports_admits_it_and_shows_the_decision() {
 #[tokio::test]
 async fn denials_without_a_lookup_count_for_a_ban() {
     let server = RedisServer::start();
-    for (name, limiter) in
-        [("memory", Limiter::new(MemoryStore::new())), ("Redis", Limiter::new(store(&server).await))]
-    {
+    for (name, limiter) in memory_and_redis(&server).await {
         let (lookup, queries) = accounts();
         let strict = day("per-ip", 2).penalty(Penalty::after(3, Duration::from_secs(3_600)));
         let layer = RateLimitLayer::with_rules(limiter, Rule::new(strict, PeerIp::new()));
@@ -240,16 +237,19 @@ async fn a_denied_address_causes_no_lookups_under_any_rule() {
     let hour = Duration::from_secs(3_600);
     let penalty = || day("per-ip", LIMIT).penalty(Penalty::after(50, hour).ban(24 * hour));
     let rule = |policy: Policy| Rule::new(policy, PeerIp::new());
-    let rows: Vec<(&str, Rule, u64, bool)> = vec![
-        ("plain", rule(day("per-ip", LIMIT)), LIMIT, false),
-        ("penalty", rule(penalty()), LIMIT, true),
-        ("cost", rule(day("per-ip", LIMIT)).cost(|_| 2), LIMIT / 2, false),
-        ("cost and penalty", rule(penalty()).cost(|_| 2), LIMIT / 2, true),
-        ("cost above the capacity", rule(day("per-ip", LIMIT)).cost(|_| LIMIT + 1), 0, false),
-        ("network", rule(day("per-ip", LIMIT)).skip_if(|_| false), LIMIT, false),
+    // The time between the guesses: in all less than the wait for a unit, and longer than a denial holds without asking Redis.
+    let apart = Duration::from_millis(100);
+    let rows: Vec<(&str, Rule, u64, bool, Duration)> = vec![
+        ("plain", per_ip(), LIMIT, false, apart),
+        ("while a denial holds", per_ip(), LIMIT, false, Duration::ZERO),
+        ("penalty", rule(penalty()), LIMIT, true, apart),
+        ("cost", per_ip().cost(|_| 2), LIMIT / 2, false, apart),
+        ("cost and penalty", rule(penalty()).cost(|_| 2), LIMIT / 2, true, apart),
+        ("cost above the capacity", per_ip().cost(|_| LIMIT + 1), 0, false, apart),
+        ("network", per_ip().skip_if(|_| false), LIMIT, false, apart),
     ];
     for in_redis in [false, true] {
-        for (name, rule, admitted, bans) in &rows {
+        for (name, rule, admitted, bans, apart) in &rows {
             for order in ["first", "last", "a route, first", "a route, last"] {
                 let name = format!("{name}, {order}, in Redis: {in_redis}");
                 let clock = ManualClock::new();
@@ -269,13 +269,12 @@ async fn a_denied_address_causes_no_lookups_under_any_rule() {
                 let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
                 let mut seen = Vec::new();
                 let mut is_banned = false;
-                for guess in 0..100 {
-                    let response = ask_and_read(&layer, request(Some(&format!("guess-{guess}")))).await;
+                for request in guesses(100) {
+                    let response = ask_and_read(&layer, request).await;
                     seen.push(response.status().as_u16());
                     let decision = response.extensions().get::<Decision>();
                     is_banned |= decision.is_some_and(|decision| decision.banned_for().is_some());
-                    // In all less than the wait for a unit, and longer than a denial holds without asking Redis.
-                    clock.advance(Duration::from_millis(100));
+                    clock.advance(*apart);
                 }
                 let admitted = *admitted as usize;
                 assert_eq!(seen[..admitted], vec![401; admitted], "{name}");
@@ -283,15 +282,13 @@ async fn a_denied_address_causes_no_lookups_under_any_rule() {
                 // Each of the denials counts.
                 assert_eq!(is_banned, *bans, "{name}");
                 // Redis tells this process of the first one.
-                let most = admitted + usize::from(in_redis);
-                let queries = queries.load(Ordering::SeqCst);
-                assert_eq!(queries, most, "{name}");
+                assert_eq!(queries.load(Ordering::SeqCst), admitted + usize::from(in_redis), "{name}");
                 // The right key from that address is denied, too, and from another it is not.
-                assert_eq!(ask(&layer, request(Some("k-ann"))).await.status(), 429, "{name}");
-                let mut other = request(Some("k-ann"));
-                other.extensions_mut().insert("203.0.113.8:1".parse::<SocketAddr>().unwrap());
-                let status = ask(&layer, other).await.status();
-                assert_eq!(status, if admitted == 0 { 429 } else { 200 }, "{name}");
+                let other = if admitted == 0 { 429 } else { 200 };
+                let script = format!(
+                    "/api from=203.0.113.7 x-api-key=k-ann 429; /api from=203.0.113.8 x-api-key=k-ann {other}"
+                );
+                check(&name, &layer, &script).await;
             }
         }
     }
@@ -303,9 +300,8 @@ async fn a_denied_address_causes_no_lookups_in_a_layer_with_a_blocklist() {
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), per_ip())
         .rule(per_account(&lookup))
         .block_if(Header::new("x-api-key").any_of(["k-bob"]));
-    let guesses = (0..40).map(|guess| request(Some(&format!("guess-{guess}"))));
     let admitted = LIMIT as usize;
-    assert_eq!(statuses(&layer, guesses).await, [(401, admitted), (429, 40 - admitted)]);
+    assert_eq!(statuses(&layer, guesses(40)).await, [(401, admitted), (429, 40 - admitted)]);
     assert_eq!(queries.load(Ordering::SeqCst), admitted);
 }
 
@@ -314,22 +310,17 @@ async fn a_denied_address_causes_no_lookups_in_a_layer_with_a_blocklist() {
 async fn a_denied_request_is_at_most_one_call_to_redis() {
     let server = RedisServer::start();
     let penalty = Penalty::after(1_000, Duration::from_secs(3_600));
-    let rows = [
+    for (name, rule, expected) in [
         ("plain", Rule::new(day("plain", 1), PeerIp::new()), 0),
         ("penalty", Rule::new(day("penalty", 1).penalty(penalty), PeerIp::new()), 20),
         ("cost", Rule::new(day("cost", 1), PeerIp::new()).cost(|_| 2), 20),
-    ];
-    for (name, rule, expected) in rows {
+    ] {
         let store = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
         let (lookup, _) = accounts();
         let layer = RateLimitLayer::with_rules(store, rule).rule(per_account(&lookup));
-        for guess in ["a", "b", "c"] {
-            let _ = ask(&layer, request(Some(guess))).await;
-        }
+        statuses(&layer, guesses(3)).await;
         let before = server.script_calls();
-        for guess in 0..20 {
-            assert_eq!(ask(&layer, request(Some(&format!("{guess}")))).await.status(), 429, "{name}");
-        }
+        assert_eq!(statuses(&layer, guesses(20)).await, [(429, 20)], "{name}");
         assert_eq!(server.script_calls() - before, expected, "{name}");
     }
 }
@@ -337,44 +328,20 @@ async fn a_denied_request_is_at_most_one_call_to_redis() {
 /// Another instance has reset the key, so Redis admits what this process takes for denied.
 #[tokio::test]
 async fn an_address_that_is_no_longer_denied_is_charged_once() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let connect = async || settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let (here, there) = (Limiter::new(connect().await), Limiter::new(connect().await));
-    let policy = day("per-ip", 6).penalty(Penalty::after(50, Duration::from_secs(3_600)));
-    let key = Key::new("203.0.113.7");
-    let (lookup, _) = accounts();
-    let address = Rule::new(policy.clone(), PeerIp::new()).cost(|_| 2);
-    let layer = RateLimitLayer::with_rules(here, address).rule(per_account(&lookup));
-    let guesses = (0..5).map(|guess| request(Some(&format!("guess-{guess}"))));
-    assert_eq!(statuses(&layer, guesses).await, [(401, 3), (429, 2)]);
-    there.operator().reset(&policy, &key).await.unwrap();
-    clock.advance(Duration::from_micros(1));
+    let reset = reset_elsewhere().await;
+    let Reset { layer, there, policy, .. } = &reset;
     for left in [4, 2, 0] {
-        assert_eq!(ask(&layer, request(Some("k-ann"))).await.status(), 200);
-        let remaining = there.peek(&policy, &key, 0).await.unwrap().remaining();
+        assert_eq!(ask(layer, request(Some("k-ann"))).await.status(), 200);
+        let remaining = there.peek(policy, &Key::new("203.0.113.7"), 0).await.unwrap().remaining();
         assert_eq!(remaining, Some(left));
     }
-    assert_eq!(ask(&layer, request(Some("k-ann"))).await.status(), 429);
+    assert_eq!(ask(layer, request(Some("k-ann"))).await.status(), 429);
 }
 
 /// Redis decides about the address alone, and has not answered when the client leaves.
 #[tokio::test]
 async fn a_request_that_is_cancelled_before_its_account_is_looked_up_is_not_charged() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let connect = async || settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let (here, there) = (Limiter::new(connect().await), Limiter::new(connect().await));
-    let policy = day("per-ip", 6).penalty(Penalty::after(50, Duration::from_secs(3_600)));
-    let (lookup, queries) = accounts();
-    let address = Rule::new(policy.clone(), PeerIp::new()).cost(|_| 2);
-    let layer = RateLimitLayer::with_rules(here.clone(), address).rule(per_account(&lookup));
-    let guesses = (0..5).map(|guess| request(Some(&format!("guess-{guess}"))));
-    assert_eq!(statuses(&layer, guesses).await, [(401, 3), (429, 2)]);
-    let key = Key::new("203.0.113.7");
-    there.operator().reset(&policy, &key).await.unwrap();
-    clock.advance(Duration::from_micros(1));
-
+    let Reset { server, here, there, policy, layer, queries } = reset_elsewhere().await;
     let before = queries.load(Ordering::SeqCst);
     server.signal("STOP");
     let mut cancelled = Box::pin(ask(&layer, request(Some("k-ann"))));
@@ -387,7 +354,7 @@ async fn a_request_that_is_cancelled_before_its_account_is_looked_up_is_not_char
     server.signal("CONT");
     here.drain(PATIENT).await.unwrap();
     assert_eq!(queries.load(Ordering::SeqCst), before);
-    let left = async || there.peek(&policy, &key, 0).await.unwrap().remaining();
+    let left = async || there.peek(&policy, &Key::new("203.0.113.7"), 0).await.unwrap().remaining();
     assert!(eventually(async || left().await == Some(6)).await, "{:?} left", left().await);
 }
 
@@ -464,25 +431,21 @@ fn a_lookup_whose_guesses_nothing_limits_is_a_warning() {
         Rule::new(tiers.or_on_error(day("fallback", 9)), Header::new("x-api-key").or(PeerIp::new()))
     };
     let without = Rule::new(day("api", 9), Header::new("x-api-key"));
-    let table: Vec<(&str, Rules, usize)> = vec![
+    let on = |route| Rules::new().route(route, account());
+    for (name, rules, expected) in [
         ("a key that is looked up", account().into(), 1),
         ("a policy that is looked up", tier().into(), 1),
         ("no lookup", without.into(), 0),
         ("with a limit on addresses", Rules::from(account()).always(per_ip()), 0),
         ("two that are looked up", Rules::from(account()).always(tier()), 2),
-        ("on a route", Rules::new().route("/api", account()).always(per_ip()), 0),
-        ("on the same route", Rules::new().route("POST /api", account()).route("/api/", per_ip()), 0),
-        (
-            "on the same route without a method",
-            Rules::new().route("/api", account()).route("/api/", per_ip()),
-            0,
-        ),
-        ("on more methods", Rules::new().route("PUT /api", account()).route("POST|PUT /api", per_ip()), 0),
-        ("on fewer methods", Rules::new().route("POST|PUT /api", account()).route("PUT /api", per_ip()), 1),
-        ("on another method", Rules::new().route("/api", account()).route("POST /api", per_ip()), 1),
-        ("on another route", Rules::new().route("/api", account()).fallback(per_ip()), 1),
-    ];
-    for (name, rules, expected) in table {
+        ("on a route", on("/api").always(per_ip()), 0),
+        ("on the same route", on("POST /api").route("/api/", per_ip()), 0),
+        ("on the same route without a method", on("/api").route("/api/", per_ip()), 0),
+        ("on more methods", on("PUT /api").route("POST|PUT /api", per_ip()), 0),
+        ("on fewer methods", on("POST|PUT /api").route("PUT /api", per_ip()), 1),
+        ("on another method", on("/api").route("POST /api", per_ip()), 1),
+        ("on another route", on("/api").fallback(per_ip()), 1),
+    ] {
         let warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
         let of_guesses = warnings.iter().filter(|warning| warning.contains("can be guessed")).count();
         assert_eq!(of_guesses, expected, "{name}: {warnings:?}");

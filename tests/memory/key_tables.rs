@@ -134,7 +134,7 @@ fn shown(key: Result<Key, Error>, with_message: bool) -> String {
 }
 
 /// Panics with all that differ.
-fn end(differ: Vec<String>) {
+fn end(differ: &[String]) {
     assert!(differ.is_empty(), "{} rows differ:\n{}", differ.len(), differ.join("\n"));
 }
 
@@ -161,7 +161,7 @@ fn extractors_make_these_keys_and_match_these_identities() {
             }
         }
     }
-    end(differ);
+    end(&differ);
 }
 
 #[test]
@@ -177,5 +177,5 @@ fn an_identity_that_its_extractor_never_returns_is_an_error() {
             }
         }
     }
-    end(differ);
+    end(&differ);
 }

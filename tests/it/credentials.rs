@@ -29,7 +29,7 @@ fn plan() -> Policy {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_decision_is_without_redis_while_credentials_rotate_under_load() {
     let (server, users) = ([RedisServer::start()], Users::default());
-    users.rotate(&server, Duration::from_secs(2));
+    users.rotate(&server);
     let store = settings().credentials(users.clone()).connect(server[0].url()).await.unwrap();
     users.assert_no_decision_without_redis(&server, &Limiter::new(store)).await;
 }

@@ -263,7 +263,8 @@ fn set(layer: RateLimitLayer, setting: &str) -> RateLimitLayer {
 pub(crate) fn ours(rejection: &Rejection, request: &Parts) -> impl IntoResponse + use<> {
     let agent = request.headers.get("user-agent").map(|agent| agent.to_str().unwrap().to_owned());
     let user = request.extensions.get::<u32>().copied();
-    Json(json!({ "path": request.uri.path(), "agent": agent, "user": user, "why": rejection.to_string() }))
+    // In this order with each feature of serde_json.
+    Json(json!({ "agent": agent, "path": request.uri.path(), "user": user, "why": rejection.to_string() }))
 }
 
 /// Another code than the default one.

@@ -13,12 +13,10 @@ use tower_ratelimit::{
     store::{Credentials, Servers},
 };
 
-const LIFETIME: Duration = Duration::from_secs(2);
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_decision_of_a_cluster_is_without_redis_while_credentials_rotate() {
     let (cluster, users) = (RedisCluster::start(3), Users::default());
-    users.rotate(&cluster.nodes, LIFETIME);
+    users.rotate(&cluster.nodes);
     let settings = settings().credentials(users.clone());
     let limiter = Limiter::new(settings.connect(Servers::cluster(cluster.urls())).await.unwrap());
     users.assert_no_decision_without_redis(&cluster.nodes, &limiter).await;
@@ -28,7 +26,7 @@ async fn no_decision_of_a_cluster_is_without_redis_while_credentials_rotate() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_decision_behind_sentinels_is_without_redis_while_credentials_rotate() {
     let (group, users) = (SentinelGroup::with_passwords(None, Some("guard")), Users::default());
-    users.rotate(&group.servers, LIFETIME);
+    users.rotate(&group.servers);
     let servers = Servers::sentinel(group.urls(), PRIMARY).sentinel_credentials("", "guard");
     let limiter = Limiter::new(settings().credentials(users.clone()).connect(servers).await.unwrap());
     users.assert_no_decision_without_redis(&group.servers, &limiter).await;

@@ -17,6 +17,9 @@ use tower_ratelimit::{
 
 use crate::{RedisServer, day};
 
+/// How long a user is valid.
+const LIFETIME: Duration = Duration::from_secs(4);
+
 /// Provides the user that was added last.
 #[derive(Clone, Default)]
 pub struct Users(Arc<Mutex<Vec<(String, SystemTime)>>>);
@@ -33,16 +36,16 @@ pub fn connections_of(server: &RedisServer, name: &str) -> usize {
 }
 
 impl Users {
-    /// Adds a user who is valid for this time, and deletes those whose time is over, whose connections Redis then
+    /// Adds a user, and deletes those whose time is over, whose connections Redis then
     /// closes. Returns how many these were.
-    pub fn rotate(&self, servers: &[RedisServer], lifetime: Duration) -> usize {
+    pub fn rotate(&self, servers: &[RedisServer]) -> usize {
         let mut users = self.0.lock().unwrap();
         let name = format!("user-{}", users.len());
         for server in servers {
             add_user(server, &name, &format!("secret of {name}"));
         }
         let now = SystemTime::now();
-        users.push((name, now + lifetime));
+        users.push((name, now + LIFETIME));
         let mut closed = 0;
         for (name, _) in users.iter().filter(|(_, end)| *end + Duration::from_millis(100) < now) {
             for server in servers {
@@ -58,7 +61,7 @@ impl Users {
     pub async fn assert_no_decision_without_redis(&self, servers: &[RedisServer], limiter: &Limiter) {
         const LIMIT: u64 = 1_000_000_000;
         let policy = day("plan", LIMIT).failure_mode(FailureMode::Local { instances: 1 });
-        let (lifetime, ends) = (Duration::from_secs(4), AtomicBool::new(false));
+        let ends = AtomicBool::new(false);
         let keys = ["a", "b", "c", "d", "e", "f"].map(Key::new);
         let call = async |key: &Key| {
             let mut decided = 0;
@@ -72,8 +75,8 @@ impl Users {
         let rotate = async {
             let mut closed = 0;
             for _ in 0..4 {
-                sleep(lifetime / 2).await;
-                closed += self.rotate(servers, lifetime);
+                sleep(LIFETIME / 2).await;
+                closed += self.rotate(servers);
             }
             ends.store(true, Relaxed);
             closed

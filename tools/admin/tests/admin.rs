@@ -222,7 +222,7 @@ async fn texts_name_the_options_of_the_command() {
     words.extend(rule.trim().split(' '));
     let () = server.command(&words);
     let user = server.url().replace("//", "//limiter:secret@");
-    let node = RedisServer::node();
+    let node = RedisServer::node(&[]);
     let rows: [(&[&str], &[&str]); 6] = [
         (&["--redis", &user, "--prefix", "other"], &["run ACL SETUSER <user> ~other:*"]),
         (&["--redis", &node.url()], &["connect to the nodes with --cluster"]),

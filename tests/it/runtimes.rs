@@ -57,6 +57,13 @@ async fn decide(limiter: &Limiter, count: usize) -> Vec<String> {
     callers.join_all().await.concat()
 }
 
+/// Leaves the processors to other tests in between.
+async fn decide_and_pause(limiter: &Limiter) -> Vec<String> {
+    let failed = decide(limiter, 10).await;
+    sleep(Duration::from_millis(5)).await;
+    failed
+}
+
 /// Polls `futures` once in `runtime`, lets its other tasks run a few times, and leaves it. Returns those that have not ended.
 fn leave<F: Future + Unpin>(runtime: &Runtime, futures: impl IntoIterator<Item = F>, turns: u32) -> Vec<F> {
     runtime.block_on(async {
@@ -169,7 +176,7 @@ fn block(runtime: &Runtime, threads: usize, time: Duration, other: &Runtime, lim
         });
         let mut decisions = 0;
         while blocked.load(Ordering::Acquire) {
-            assert_eq!(other.block_on(decide(limiter, 10)), NONE, "after {decisions}");
+            assert_eq!(other.block_on(decide_and_pause(limiter)), NONE, "after {decisions}");
             decisions += 40;
         }
         assert!(decisions > 0);
@@ -243,7 +250,7 @@ fn a_worker_that_is_blocked_fails_no_decision_of_another_worker() {
         })
     };
     while !blocked.is_finished() {
-        assert_eq!(runtime.block_on(async { decide(&limiter, 50).await }), NONE);
+        assert_eq!(runtime.block_on(decide_and_pause(&limiter)), NONE);
     }
     runtime.block_on(blocked).unwrap();
 }

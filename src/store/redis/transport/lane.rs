@@ -7,8 +7,8 @@
 //! [`lone`](super::lone).
 //!
 //! A lane owns a connection of the pool while there is work. If it is the only one, it sends the first decision
-//! immediately and alone. Otherwise it sends what waits as one batch, answers it, lets the callers run that it
-//! has just answered, and takes what they sent. When nothing waits any more, the lane closes, its connection
+//! immediately and alone. Otherwise it sends what waits as one batch, or half of it, answers it, lets the callers run that
+//! it has just answered, and takes what they sent. When nothing waits any more, the lane closes, its connection
 //! returns to the pool, and the task ends. So an idle store has no lanes.
 //!
 //! A busy lane returns its connection every [`MAX_HOLD`], for others who share the pool.
@@ -165,6 +165,9 @@ impl<S: Sender> Lane<S> {
                 hold_until = None;
             }
             let filled = self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
+            if filled.opens_lane {
+                tokio::spawn(lane_of(&self.target, true));
+            }
             if batch.is_empty() {
                 // All were late, and nothing was sent.
                 continue;

@@ -6,6 +6,11 @@
 //! wait by then. So a lone decision never waits. The more decisions there are, the more share a batch, and a
 //! batch costs only as much as two of its decisions.
 //!
+//! Callers that are answered together ask again together. Near Redis, one batch would soon have all decisions, and the
+//! callers and Redis would take turns, each idle while the other works. So a lane near Redis takes at most half of the
+//! decisions that wait or are under way, and leaves the others to another lane. Where Redis is not near, replies come at
+//! different times anyway.
+//!
 //! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they
 //! also wait for a Redis or a machine that is busy, and with more lanes the batches would be smaller and both
 //! busier.
@@ -37,11 +42,15 @@ use crate::{
 
 /// How much longer than its decisions a batch takes if Redis is far.
 const FAR: Duration = Duration::from_micros(500);
+/// How much longer than its decisions a batch takes at most if Redis is near.
+const NEAR: Duration = Duration::from_micros(75);
 /// How long a decision waits before the open lanes may be stuck.
 const PATIENCE: Duration = Duration::from_micros(500);
 /// Lanes that have not looked at the deadlines for this time do not keep them. Longer than a busy machine
 /// takes for a tick, or each decision would need a timer there.
 const LOST: Duration = Duration::from_millis(50);
+/// A batch that leaves decisions to another one has at least this many.
+const LEAST_SHARE: usize = 2;
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
 /// The most charges in a batch, those against penalties included. A key has at most 393 bytes, so a batch has
@@ -61,6 +70,14 @@ pub(super) struct Lanes {
     pub(super) if_far: usize,
 }
 
+impl Lanes {
+    /// At most one for each of `connections`. A lane without one would only wait.
+    pub(super) fn at_most(self, connections: u32) -> Self {
+        let most = connections as usize;
+        Self { usual: self.usual.min(most), if_far: self.if_far.min(most) }
+    }
+}
+
 pub(super) struct Queue {
     lanes: Lanes,
     state: Mutex<State>,
@@ -73,6 +90,8 @@ struct State {
     open_lanes: usize,
     /// The estimated number of open lanes that are between two batches. Each takes what waits by then.
     ready_lanes: usize,
+    /// About how many decisions are in batches that Redis has not answered.
+    under_way: usize,
     waiting: VecDeque<Queued>,
     /// The latest deadline of the decisions that have entered since none waited.
     latest_deadline: Option<Duration>,
@@ -115,6 +134,8 @@ pub(super) struct Filled {
     pub(super) counted: Duration,
     /// About how long Redis takes to make the decisions.
     pub(super) redis_time: Duration,
+    /// Whether a lane was opened for the decisions that are left, which the caller must start.
+    pub(super) opens_lane: bool,
 }
 
 impl Queue {
@@ -210,6 +231,7 @@ impl Queue {
         let mut state = self.lock();
         let at = Instant::now();
         let counted = state.time.tick(at);
+        let share = self.share_of(&state);
         while let Some(next) = state.waiting.front() {
             if next.is_gone() || next.deadline <= counted {
                 if let Some(waiting) = state.waiting.pop_front() {
@@ -219,9 +241,7 @@ impl Queue {
             }
             charges += next.job.width();
             micros += next.job.redis_micros();
-            let is_full = batch.len() >= MAX_BATCH_DECISIONS
-                || charges > MAX_BATCH_CHARGES
-                || micros > MAX_BATCH_MICROS;
+            let is_full = batch.len() >= share || charges > MAX_BATCH_CHARGES || micros > MAX_BATCH_MICROS;
             if let Some(first) = batch.first()
                 && (is_full || !next.job.can_share_batch(&first.job))
             {
@@ -230,10 +250,15 @@ impl Queue {
             of_batch = micros;
             batch.extend(state.waiting.pop_front());
         }
+        state.under_way += batch.len();
+        let opens_lane = !state.waiting.is_empty()
+            && state.ready_lanes == 0
+            && state.open_lanes < self.wanted_lanes(&state);
+        state.open_lanes += usize::from(opens_lane);
         // Their callers are woken once the lock is free: a waker may be a program's own.
         drop(state);
         ended.iter().for_each(|(wait, waiting)| waiting.job.fail(late(*wait)));
-        Filled { at, counted, redis_time: Duration::from_micros(of_batch) }
+        Filled { at, counted, redis_time: Duration::from_micros(of_batch), opens_lane }
     }
 
     /// Counts the time for deadlines. Returns all that was counted.
@@ -271,6 +296,7 @@ impl Queue {
     pub(super) fn record(&self, decisions: usize, distance: Option<Duration>) -> bool {
         let mut state = self.lock();
         state.ready_lanes += 1;
+        state.under_way = state.under_way.saturating_sub(decisions);
         if let Some(distance) = distance {
             state.answered = state.time.counted;
             // Older batches count less: what they say grows by 3 % with each batch. So a distance that
@@ -289,6 +315,16 @@ impl Queue {
     /// How many lanes should be open while decisions wait.
     fn wanted_lanes(&self, state: &State) -> usize {
         if state.distance > FAR { self.lanes.if_far } else { self.lanes.usual }
+    }
+
+    /// The most decisions of the next batch. Near Redis it is half of all, so that the callers of one batch go on while
+    /// Redis makes the decisions of another: if all were in one batch, they and Redis would take turns. Where Redis is not
+    /// near, its replies come at other times anyway, and smaller batches would only cost more.
+    fn share_of(&self, state: &State) -> usize {
+        if state.distance > NEAR || self.lanes.usual == 1 {
+            return MAX_BATCH_DECISIONS;
+        }
+        (state.waiting.len() + state.under_way).div_ceil(2).clamp(LEAST_SHARE, MAX_BATCH_DECISIONS)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -311,7 +347,7 @@ impl State {
     const fn close_lane(&mut self) {
         self.open_lanes -= 1;
         if self.open_lanes == 0 {
-            self.ready_lanes = 0;
+            (self.ready_lanes, self.under_way) = (0, 0);
             (self.time.last_tick, self.time.kept_until) = (None, None);
         }
     }
@@ -521,6 +557,29 @@ mod tests {
         queue.abandon(|| late(Wait::InSilence));
         tickets.iter().for_each(|(_, job)| assert_eq!(error_of(job), Some(ErrorKind::StoreBusy)));
         assert_eq!(enter(&queue, 50).0, Entered::Alone);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn near_redis_a_batch_leaves_half_to_another_lane() {
+        let queue = Queue::new(TWO);
+        let fill = |waiting: usize| {
+            let jobs: Vec<_> = (0..waiting).map(|_| enter(&queue, 500).1).collect();
+            let mut batch = Vec::new();
+            let opens_lane = queue.fill(&mut batch, late).opens_lane;
+            (batch.len(), opens_lane, jobs)
+        };
+        let eight = fill(8);
+        assert_eq!((eight.0, eight.1), (4, false), "another lane is open already");
+        let rest = fill(0);
+        assert_eq!((rest.0, rest.1), (4, false), "half of all are under way");
+        // The first four are answered, and their callers ask again.
+        queue.record(4, Some(Duration::from_micros(30)));
+        let again = fill(4);
+        assert_eq!((again.0, again.1), (4, false));
+        for _ in 0..200 {
+            queue.record(0, Some(Duration::from_micros(300)));
+        }
+        assert_eq!(fill(6).0, 6, "Redis is not near");
     }
 
     #[tokio::test(start_paused = true)]

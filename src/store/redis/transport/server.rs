@@ -96,8 +96,10 @@ impl<M: ConnectionManager> ServerLink<M> {
     ) -> Self {
         let (breaker, shared) = (Arc::new(Breaker::default()), health.clone());
         let servers = PerRuntime::new(move || {
-            let connections = Connections::new(pools(), shared.clone());
-            Target::new(LANES, &breaker, &shared, connections.into(), String::new())
+            let pool = pools();
+            let lanes = LANES.at_most(pool.config().max_size);
+            let connections = Connections::new(pool, shared.clone());
+            Target::new(lanes, &breaker, &shared, connections.into(), String::new())
         });
         Self { servers, health, commands }
     }

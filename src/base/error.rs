@@ -30,8 +30,12 @@ use super::{hidden::is_hidden, random::random_time, time::seconds_up};
 /// assert_eq!(error.to_string(), "a quota's limit must be at least 1");
 /// assert!(Quota::try_new(1, Duration::from_secs(1)).is_ok());
 /// ```
-#[derive(Clone, Debug)]
-pub struct Error {
+#[derive(Clone)]
+// Boxed, because every request moves results that may have one.
+pub struct Error(Box<Details>);
+
+#[derive(Clone)]
+struct Details {
     kind: ErrorKind,
     #[cfg(feature = "redis")]
     fault: Option<Fault>,
@@ -198,12 +202,12 @@ impl Error {
         Self::of(kind, message.into())
     }
 
-    pub(crate) const fn invalid(message: &'static str) -> Self {
+    pub(crate) fn invalid(message: &'static str) -> Self {
         Self::of(ErrorKind::InvalidConfig, Cow::Borrowed(message))
     }
 
-    const fn of(kind: ErrorKind, message: Cow<'static, str>) -> Self {
-        Self {
+    fn of(kind: ErrorKind, message: Cow<'static, str>) -> Self {
+        Self(Box::new(Details {
             kind,
             #[cfg(feature = "redis")]
             fault: None,
@@ -211,43 +215,43 @@ impl Error {
             rule: None,
             message,
             source: None,
-        }
+        }))
     }
 
     /// Sets why the store failed.
     #[cfg(feature = "redis")]
-    pub(crate) const fn with_fault(mut self, fault: Fault) -> Self {
-        self.fault = Some(fault);
+    pub(crate) fn with_fault(mut self, fault: Fault) -> Self {
+        self.0.fault = Some(fault);
         self
     }
 
     /// Why the store failed. `None` if it is not known.
     #[cfg(feature = "redis")]
-    pub(crate) const fn fault(&self) -> Option<Fault> {
-        self.fault
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.0.fault
     }
 
     /// Whether it is what a server said or what was measured, and not a guess about a server that is silent.
     #[cfg(feature = "redis")]
-    pub(crate) const fn is_evidence(&self) -> bool {
-        self.fault.is_some()
+    pub(crate) fn is_evidence(&self) -> bool {
+        self.0.fault.is_some()
     }
 
     /// Sets the place of the rule that met the error, unless it is known.
     pub(crate) fn of_rule(mut self, at: usize) -> Self {
-        self.rule = self.rule.or_else(|| u16::try_from(at).ok());
+        self.0.rule = self.0.rule.or_else(|| u16::try_from(at).ok());
         self
     }
 
     /// The place of the rule that met the error.
     pub(crate) fn rule(&self) -> Option<usize> {
-        self.rule.map(usize::from)
+        self.0.rule.map(usize::from)
     }
 
     /// Sets the cause of the error, which [`source`](StdError::source) returns.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.source = Some(source.into().into());
+        self.0.source = Some(source.into().into());
         self
     }
 
@@ -260,14 +264,14 @@ impl Error {
             0 => Some(u8::try_from(seconds_up(random_time(LONGEST)).max(1)).unwrap_or(1)),
             _ => None,
         };
-        let _ = self.pause.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, choose);
-        self.pause.0.load(Ordering::Relaxed).into()
+        let _ = self.0.pause.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, choose);
+        self.0.pause.0.load(Ordering::Relaxed).into()
     }
 
     /// The kind of failure.
     #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
-        self.kind
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
     }
 }
 
@@ -287,7 +291,7 @@ pub(crate) fn valid<T>(value: Result<T, Error>) -> T {
 impl Error {
     /// The message as it was written, for clients. [`Display`](fmt::Display) writes it on one line.
     pub(crate) fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 }
 
@@ -295,7 +299,7 @@ impl Error {
 /// text from a configuration or from a server.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in self.message.split_inclusive(is_hidden) {
+        for part in self.0.message.split_inclusive(is_hidden) {
             let mut rest = part.chars();
             match rest.next_back().filter(|last| is_hidden(*last)) {
                 Some(hidden) => write!(f, "{}{}", rest.as_str(), hidden.escape_debug())?,
@@ -306,9 +310,24 @@ impl fmt::Display for Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Details { kind, rule, message, source, .. } = &*self.0;
+        let mut text = f.debug_struct("Error");
+        text.field("kind", kind).field("message", message);
+        if let Some(rule) = rule {
+            text.field("rule", rule);
+        }
+        if let Some(source) = source {
+            text.field("source", source);
+        }
+        text.finish_non_exhaustive()
+    }
+}
+
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
     }
 }
 

@@ -245,11 +245,8 @@ impl Quota {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`new`](Self::new) panics.
-    pub const fn try_new(limit: u64, period: Duration) -> Result<Self, Error> {
-        match Self::of(limit, period) {
-            Ok(quota) => Ok(quota),
-            Err(message) => Err(Error::invalid(message)),
-        }
+    pub fn try_new(limit: u64, period: Duration) -> Result<Self, Error> {
+        Self::of(limit, period).map_err(Error::invalid)
     }
 
     const fn by_calendar(limit: u64, period: CalendarPeriod) -> Result<Self, &'static str> {
@@ -285,11 +282,8 @@ impl Quota {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`burst`](Self::burst) panics.
-    pub const fn try_burst(self, burst: u64) -> Result<Self, Error> {
-        match self.with_burst(burst) {
-            Ok(quota) => Ok(quota),
-            Err(message) => Err(Error::invalid(message)),
-        }
+    pub fn try_burst(self, burst: u64) -> Result<Self, Error> {
+        self.with_burst(burst).map_err(Error::invalid)
     }
 
     /// The same period with another limit, and without a burst: such as another plan of the same month.
@@ -307,11 +301,9 @@ impl Quota {
     /// assert_eq!(Quota::per_second(10).burst(20).with_limit(5)?, Quota::per_second(5));
     /// # Ok::<(), tower_ratelimit::Error>(())
     /// ```
-    pub const fn with_limit(self, limit: u64) -> Result<Self, Error> {
-        match Self::checked(limit, self.period) {
-            Ok(quota) => Ok(Self { calendar: self.calendar, ..quota }),
-            Err(message) => Err(Error::invalid(message)),
-        }
+    pub fn with_limit(self, limit: u64) -> Result<Self, Error> {
+        let quota = Self::checked(limit, self.period).map_err(Error::invalid)?;
+        Ok(Self { calendar: self.calendar, ..quota })
     }
 
     /// Units per [`period`](Self::period).

@@ -56,12 +56,9 @@ use crate::base::Error;
 /// ```
 #[derive(Clone)]
 pub struct Decision {
-    // A pointer, because each request moves and clones its decision often.
+    // Only a pointer, because each request moves and clones its decision often. A larger value would be copied right after
+    // its parts were written one by one, for which processors have to wait.
     decided: Arc<Decided>,
-    report: Report,
-    /// Whether a later charge or a refund has replaced an outcome, whose cost then is not the request's.
-    changed: bool,
-    permit: Option<Permit>,
 }
 
 #[derive(Clone)]
@@ -79,6 +76,10 @@ struct Decided {
     has_lease: bool,
     /// When the store decided, in microseconds since 1970 by the store's clock. 0 if that is not known.
     made_at: u64,
+    report: Report,
+    /// Whether a later charge or a refund has replaced an outcome, whose cost then is not the request's.
+    changed: bool,
+    permit: Option<Permit>,
 }
 
 /// Whether the headers of a response already report the decision in its extensions.
@@ -152,8 +153,11 @@ impl Decision {
             source: DecisionSource::Store,
             has_lease: false,
             made_at,
+            report: Report::Pending,
+            changed: false,
+            permit: None,
         });
-        Self { decided, report: Report::Pending, changed: false, permit: None }
+        Self { decided }
     }
 
     /// Sets whether the instance leased units with the charge.
@@ -180,12 +184,16 @@ impl Decision {
 
     /// Holds `permit` until the last clone is dropped.
     pub(crate) fn hold(&mut self, permit: Option<Permit>) {
-        self.permit = permit;
+        if permit.is_some() {
+            Arc::make_mut(&mut self.decided).permit = permit;
+        }
     }
 
     /// Moves the permit out, for another value to hold.
+    #[inline]
     pub(crate) fn take_permit(&mut self) -> Option<Permit> {
-        self.permit.take()
+        self.decided.permit.as_ref()?;
+        Arc::make_mut(&mut self.decided).permit.take()
     }
 
     /// An admission without outcomes, because the store failed and the failure modes admit.
@@ -258,21 +266,21 @@ impl Decision {
 
     /// Sets whether the headers report this decision.
     pub(crate) fn reported(self, report: Report) -> Self {
-        Self { report, ..self }
+        self.with(|decided| decided.report = report)
     }
 
-    pub(crate) const fn report(&self) -> Report {
-        self.report
+    pub(crate) fn report(&self) -> Report {
+        self.decided.report
     }
 
-    pub(crate) const fn is_changed(&self) -> bool {
-        self.changed
+    pub(crate) fn is_changed(&self) -> bool {
+        self.decided.changed
     }
 
     /// This decision with the outcomes of `newer`, which replace the outcomes of the same policy and key.
     pub(crate) fn updated(&self, newer: &Self) -> Self {
         let mut outcomes = self.all_outcomes().to_vec();
-        let mut changed = self.changed || newer.changed;
+        let mut changed = self.is_changed() || newer.is_changed();
         for outcome in newer.all_outcomes() {
             match outcomes.iter_mut().find(|old| old.charge().is_of_same_count(outcome.charge())) {
                 Some(old) => {
@@ -284,15 +292,17 @@ impl Decision {
         }
         let failure = newer.decided.failure.clone().or_else(|| self.decided.failure.clone());
         let updated = Self::new(outcomes).failed(failure, newer.source());
-        Self { changed, ..updated.with_jitter(newer.decided.jitter) }
+        updated.with(|decided| (decided.changed, decided.jitter) = (changed, newer.decided.jitter))
     }
 
     /// This decision with `change` applied to each outcome.
     pub(crate) fn map(self, change: impl FnMut(Outcome) -> Outcome) -> Self {
-        let Decided { outcomes, failure, jitter, source, .. } = &*self.decided;
-        let changed = Self::new(outcomes.iter().cloned().map(change));
-        let Self { decided, .. } = changed.failed(failure.clone(), *source).with_jitter(*jitter);
-        Self { decided, ..self }
+        let Decided { outcomes, failure, jitter, source, report, changed, permit, .. } = &*self.decided;
+        let mapped = Self::new(outcomes.iter().cloned().map(change)).failed(failure.clone(), *source);
+        mapped.with(|decided| {
+            (decided.jitter, decided.report, decided.changed) = (*jitter, *report, *changed);
+            decided.permit = permit.clone();
+        })
     }
 
     /// `refunded`, the outcome of a refund of this decision, as a denial if its policy has delayed the request for

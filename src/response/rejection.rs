@@ -59,7 +59,7 @@ impl Rejection {
 
     /// The HTTP status, the gRPC code, and what the client may read if no wait helps. `None` if that is the
     /// message of the error.
-    pub(super) const fn described(&self) -> (StatusCode, u8, Option<&'static str>) {
+    pub(super) fn described(&self) -> (StatusCode, u8, Option<&'static str>) {
         let (error, is_identity) = match self {
             Self::Denied(_) => return (StatusCode::TOO_MANY_REQUESTS, 8, Some(TOO_MUCH)),
             Self::Blocked => return (StatusCode::TOO_MANY_REQUESTS, 7, Some(BLOCKED)),

@@ -190,7 +190,7 @@ fn is_of_a_decision(refund: &Charge) -> bool {
 }
 
 /// Whether the program made a mistake, and the store did not fail.
-pub(crate) const fn is_mistake(error: &Error) -> bool {
+pub(crate) fn is_mistake(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::MissingSetup)
 }
 

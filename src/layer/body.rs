@@ -51,23 +51,31 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         inner: Either<B, AnyBody>,
-        // The layer's permit and the handler's. They are released when the body ends, fails or is dropped.
-        permits: [Option<Permit>; 2],
-        settling: Option<Box<Settling>>,
+        // `None` for nearly all responses. Boxed, because every response is moved several times.
+        held: Option<Box<Held>>,
     }
 }
 
+/// What a body holds until it ends, fails or is dropped.
+struct Held {
+    /// The layer's permit and the handler's. They are released then.
+    _permits: [Option<Permit>; 2],
+    /// What is settled then.
+    settling: Option<Box<Settling>>,
+}
+
 impl<B> ResponseBody<B> {
-    pub(super) const fn service(
-        body: B,
-        permits: [Option<Permit>; 2],
-        settling: Option<Box<Settling>>,
-    ) -> Self {
-        Self { inner: Either::Left(body), permits, settling }
+    #[inline]
+    pub(super) fn service(body: B, permits: [Option<Permit>; 2], settling: Option<Box<Settling>>) -> Self {
+        let holds = permits.iter().any(Option::is_some) || settling.is_some();
+        Self {
+            inner: Either::Left(body),
+            held: holds.then(|| Box::new(Held { _permits: permits, settling })),
+        }
     }
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
-        Self { inner: Either::Right(body.into_any()), permits: [None, None], settling: None }
+        Self { inner: Either::Right(body.into_any()), held: None }
     }
 }
 
@@ -93,12 +101,11 @@ where
         let this = self.project();
         let frame = this.inner.poll_frame(cx);
         match &frame {
-            Poll::Ready(None | Some(Err(_))) => {
-                *this.permits = [None, None];
-                *this.settling = None;
-            }
+            Poll::Ready(None | Some(Err(_))) => *this.held = None,
             Poll::Ready(Some(Ok(frame))) => {
-                if let (Some(settling), Some(data)) = (this.settling, frame.data_ref()) {
+                if let (Some(held), Some(data)) = (this.held, frame.data_ref())
+                    && let Some(settling) = &mut held.settling
+                {
                     settling.add(data.len());
                 }
             }

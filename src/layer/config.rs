@@ -1,7 +1,11 @@
 //! The settings of a layer, shared by all of its services, and warnings of settings that are probably
 //! mistakes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use super::{
     observe::Observer,
@@ -10,7 +14,7 @@ use super::{
     rules::Rules,
 };
 use crate::{
-    base::Error,
+    base::{Error, sync::thread_number},
     key::{KeyKind, Matcher},
     limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch, Policy, QuotaUnit},
@@ -41,6 +45,23 @@ pub(super) struct Config {
     pub(super) jitter: Duration,
     pub(super) refunds_cancelled: bool,
     pub(super) observer: Observer,
+    copies: Copies,
+}
+
+/// Copies of a layer's settings for its threads.
+///
+/// A request counts references to the settings, the limiter, the policy and the texts of its headers, and counts them down
+/// again. If all threads did so in the same places, the processors would send the cache lines of these counts to each
+/// other, some ten times for a request, so that more processors would serve few more requests. So each thread counts in a
+/// copy, and shares it with others only if there are more threads than copies.
+#[derive(Default)]
+struct Copies([OnceLock<Arc<Config>>; 16]);
+
+impl Clone for Copies {
+    /// Without any, because the settings around it are about to change.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 /// A mapper, and whether it reads the request: kept, so no request calls the mapper for it.
@@ -78,6 +99,7 @@ impl Config {
             jitter: Duration::ZERO,
             refunds_cancelled: false,
             observer: Observer::default(),
+            copies: Copies::default(),
         };
         defaults.with_rules(rules)
     }
@@ -99,6 +121,28 @@ impl Config {
         let config = Self { rules, keys, settles, routes, observer, ..self.clone() };
         config.known_policies().try_for_each(|policy| config.limiter.supports(&policy))?;
         Ok(config)
+    }
+
+    /// The copy for this thread.
+    #[inline]
+    pub(super) fn of_thread(&self) -> &Arc<Self> {
+        let Copies(copies) = &self.copies;
+        copies[thread_number() % copies.len()].get_or_init(|| Arc::new(self.apart()))
+    }
+
+    /// The settings without copies, to change them.
+    pub(super) fn alone(&mut self) -> &mut Self {
+        self.copies = Copies::default();
+        self
+    }
+
+    #[cold]
+    fn apart(&self) -> Self {
+        let mut copy = self.clone();
+        copy.limiter = Arc::new(Limiter::clone(&self.limiter));
+        copy.rules.rules.iter_mut().for_each(|(_, rule)| rule.policy = rule.policy.apart());
+        copy.headers = copy.headers.apart();
+        copy
     }
 
     /// The policies that are not chosen per request, as they are now.

@@ -26,6 +26,9 @@ pub(super) struct RequestContext {
     pub(super) enforcement: Enforcement,
     /// Whether an outer layer or a middleware reads the decision in the extensions of the response.
     is_read: bool,
+    /// What a mapper reads of the request if the service rejects it. `None` before the service is called.
+    // Here and not in the state of the future, which is moved right after it is made.
+    kept: Option<RequestHead>,
 }
 
 impl RequestContext {
@@ -33,7 +36,7 @@ impl RequestContext {
     #[inline]
     pub(super) fn new(config: Arc<Config>, extensions: &Extensions) -> Self {
         let (enforcement, is_read) = (config.enforcement.get(), is_read(extensions));
-        Self { config, enforcement, is_read }
+        Self { config, enforcement, is_read, kept: None }
     }
 
     /// Whether the layer only reports, so it admits every request that is not blocked.
@@ -149,15 +152,21 @@ impl RequestContext {
         response
     }
 
-    /// What must be kept of a request that is with the service, in case the service rejects it.
+    /// Keeps what is needed of a request that goes to the service, in case the service rejects it.
     #[inline]
-    pub(super) fn keep(&self, request: &Parts) -> RequestHead {
+    pub(super) fn keep(&mut self, request: &Parts) {
         let is_grpc_call = is_grpc(request);
-        if self.mapper(is_grpc_call).reads_request {
+        self.kept = Some(if self.mapper(is_grpc_call).reads_request {
             RequestHead::whole(request)
         } else {
             RequestHead::kind(request, is_grpc_call)
-        }
+        });
+    }
+
+    /// What was kept of the request. `None` without a call of [`keep`](Self::keep).
+    #[inline]
+    pub(super) fn take_kept(&mut self) -> Option<RequestHead> {
+        self.kept.take()
     }
 
     /// The response to a request that the service has rejected with the response `returned`.

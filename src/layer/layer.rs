@@ -662,7 +662,7 @@ impl RateLimitLayer {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
-        change(Arc::make_mut(&mut self.config));
+        change(Arc::make_mut(&mut self.config).alone());
         self
     }
 }

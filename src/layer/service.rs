@@ -25,7 +25,7 @@ use crate::{
     decision::{Decision, Permit},
     limiter::Refund,
     policy::Enforcement,
-    response::{Rejection, RequestHead, note_refund},
+    response::{Rejection, note_refund},
 };
 
 /// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -101,14 +101,13 @@ where
         // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
         let mut ready = mem::replace(&mut self.inner, clone);
-        let context = RequestContext::new(self.config.clone(), request.extensions());
+        let context = RequestContext::new(self.config.of_thread().clone(), request.extensions());
         let state = if context.enforcement == Enforcement::Off {
             context.annotate_uncharged(request.extensions_mut(), reservation(&context, None));
             ResponseState::Respond {
                 future: ready.call(request),
                 decision: None,
                 permit: None,
-                kept: None,
                 unsettled: None,
             }
         } else {
@@ -162,8 +161,6 @@ pin_project! {
             decision: Option<Decision>,
             // Held until the response's body ends.
             permit: Option<Permit>,
-            // What a mapper reads of the request if the service rejects it.
-            kept: Option<RequestHead>,
             // `None` if the charge always stays.
             unsettled: Option<Box<Unsettled>>,
         },
@@ -199,7 +196,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
         call: &mut Option<Self>,
         mut decision: Option<Decision>,
         unsettled: Option<Box<Unsettled>>,
-        context: &RequestContext,
+        context: &mut RequestContext,
     ) -> ResponseState<S, ReqBody, F, R>
     where
         S: Service<Request<ReqBody>, Future = F, Response = R>,
@@ -207,11 +204,11 @@ impl<S, ReqBody> Call<S, ReqBody> {
         let Some(Self { request, .. }) = call else { unreachable!("{MOVED}") };
         // The extensions get no permit, because they may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
-        let kept = Some(context.keep(request));
+        context.keep(request);
         context.annotate(request, decision.as_ref(), reservation(context, unsettled.as_deref()));
         let Self { mut service, request, body } = take(call);
         let future = service.call(Request::from_parts(request, body));
-        ResponseState::Respond { future, decision, permit, kept, unsettled }
+        ResponseState::Respond { future, decision, permit, unsettled }
     }
 }
 
@@ -223,14 +220,14 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let context = &*this.context;
+        let context = this.context;
         loop {
             let next = match this.state.as_mut().project() {
                 ResponseStateProj::Wait { waiting, call } => {
                     let Some(Call { request, .. }) = call else {
                         panic!("ResponseFuture polled after completion")
                     };
-                    match ready!(Admit { context, request: &*request }.poll(waiting, cx)) {
+                    match ready!(Admit { context: &*context, request: &*request }.poll(waiting, cx)) {
                         Admission::Admitted(decision) => {
                             // Before the delay, during which the request may be cancelled.
                             let unsettled = decision
@@ -263,7 +260,7 @@ where
                     let decision = decision.take().map(Decision::after_delay);
                     Call::serve(&mut call, decision, unsettled.take(), context)
                 }
-                ResponseStateProj::Respond { future, decision, permit, kept, unsettled } => {
+                ResponseStateProj::Respond { future, decision, permit, unsettled } => {
                     Unsettled::set_running(unsettled, true);
                     let polled = future.poll(cx);
                     Unsettled::set_running(unsettled, false);
@@ -275,8 +272,9 @@ where
                         }
                     };
                     // A layer that is off leaves the rejection to the layer around it.
-                    if let Some(kept) = kept.take()
+                    if context.enforcement != Enforcement::Off
                         && let Some(rejection) = response.extensions_mut().remove::<Rejection>()
+                        && let Some(kept) = context.take_kept()
                     {
                         *permit = None;
                         // The request stays charged: the service rejected it itself.

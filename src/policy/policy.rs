@@ -3,7 +3,10 @@
 use std::{
     fmt,
     hash::BuildHasher as _,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -57,6 +60,8 @@ pub struct Policy(pub(super) Arc<PolicyData>);
 // CPU time for an admitted request and 3 % less for a denied one.
 #[repr(align(128))]
 pub(super) struct PolicyData {
+    /// That of the policy that this is a copy of: see [`Policy::apart`].
+    id: u64,
     name: PolicyName,
     settings: PolicySettings,
     // The following fields are computed from the settings.
@@ -406,9 +411,17 @@ impl Policy {
         self.0.parameters.lease_recovery(&*self.0.settings.algorithm, self.0.settings.max_lease)
     }
 
-    /// Whether both are clones of one.
+    /// Whether both are clones of one, or copies.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0.id == other.0.id
+    }
+
+    /// A copy with a reference count that no clone of this policy has.
+    pub(crate) fn apart(&self) -> Self {
+        let PolicyData { id, name, settings, parameters, bans, debits, counts_debits, .. } = &*self.0;
+        let copy = PolicyData::new(name.clone(), settings.clone(), parameters.clone());
+        let (bans, debits) = (bans.clone(), debits.clone());
+        Self(Arc::new(PolicyData { id: *id, bans, debits, counts_debits: *counts_debits, ..copy }))
     }
 
     /// Whether both have one label, and so one state per key.
@@ -519,7 +532,9 @@ impl PolicyData {
         if !settings.notify_at.is_empty() {
             watched::watch(watched::THRESHOLDS);
         }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             name,
             settings,
             parameters,

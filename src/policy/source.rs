@@ -333,6 +333,14 @@ impl PolicySource {
         if let Source::Constant(policy) = &self.0 { Some(policy) } else { None }
     }
 
+    /// A copy whose constant policy is [apart](Policy::apart).
+    pub(crate) fn apart(&self) -> Self {
+        match &self.0 {
+            Source::Constant(policy) => Self(Source::Constant(policy.apart())),
+            _ => self.clone(),
+        }
+    }
+
     /// The policy of a request that arrives now, if it does not depend on the request.
     pub(crate) fn known(&self) -> Option<Policy> {
         match &self.0 {

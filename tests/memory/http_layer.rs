@@ -207,3 +207,15 @@ async fn a_delayed_request_waits_and_then_reaches_the_service() {
 fn two_policies_of_one_name_panic_when_the_layer_is_built() {
     let _ = layer(1).rule(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
 }
+
+/// Services count references in copies of the settings, which must not outlive a change.
+#[tokio::test]
+async fn a_layer_that_has_made_services_can_be_changed() {
+    let layer = layer(1);
+    assert_eq!(
+        [ask(&layer, get_request()).await.status(), ask(&layer, get_request()).await.status()],
+        [200, 429]
+    );
+    let layer = layer.enforcement(Enforcement::Off);
+    assert_eq!(ask(&layer, get_request()).await.status(), 200);
+}

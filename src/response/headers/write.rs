@@ -50,6 +50,11 @@ impl HeaderWriter {
         &self.headers
     }
 
+    /// A copy that shares no text with this one.
+    pub(crate) fn apart(&self) -> Self {
+        Self::new(self.headers.clone(), self.clock.clone())
+    }
+
     /// Adds the headers of `decision` to the response of the service. Inserts the decision into the
     /// extensions of the response if it `is_read` there, or if a decision is there already.
     pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision, is_read: bool) {

@@ -151,7 +151,7 @@ impl Bench {
             _ => &services.plenty,
         };
         let timed = matches!(scenario.unit(), Unit::P50 | Unit::P99);
-        let apart = matches!(scenario, Scenario::Stored1 | Scenario::Idle1);
+        let apart = matches!(scenario, Scenario::Stored1 | Scenario::Eager1 | Scenario::Idle1);
         let _apart = if apart { Apart::start(self.server(contender.place))? } else { None };
         let keys = match scenario {
             Scenario::Denied => self.denied.clone(),
@@ -163,7 +163,15 @@ impl Bench {
         if scenario.is_stored() {
             service.visit(keys.clone()).await;
         }
-        let load = Load { in_flight: scenario.in_flight(), keys, time: self.time, timed };
+        let load = Load {
+            in_flight: scenario.in_flight(),
+            keys,
+            time: self.time,
+            timed,
+            is_eager: scenario.is_eager(),
+            on_one_thread: scenario.unit() == Unit::Each,
+            is_extended: scenario.is_extended(),
+        };
         let denied = scenario.is_denied() && contender.place != Place::Nowhere;
         self.load(contender.place, &**service, load, denied, rounds).await
     }

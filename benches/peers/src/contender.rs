@@ -176,7 +176,7 @@ where
     fn ask(&self, key: HeaderValue) -> BoxFuture<Asked> {
         let service = self.0.clone();
         Box::pin(async move {
-            let Ok(response) = service.oneshot(request(key)).await;
+            let Ok(response) = service.oneshot(request(key, false)).await;
             let mut headers: Vec<_> = response.headers().keys().map(ToString::to_string).collect();
             headers.sort();
             Asked { status: response.status(), headers }

@@ -59,7 +59,15 @@ pub(crate) async fn measure(bench: &Bench) -> Result<Vec<Point>, Box<dyn Error>>
         let first = round % points.len();
         let (later, earlier) = points.split_at_mut(first);
         for Prepared { point, service, keys } in earlier.iter_mut().chain(later) {
-            let load = Load { in_flight: IN_FLIGHT, keys: keys.clone(), time: bench.time / 2, timed: false };
+            let load = Load {
+                in_flight: IN_FLIGHT,
+                keys: keys.clone(),
+                time: bench.time / 2,
+                timed: false,
+                is_eager: false,
+                on_one_thread: false,
+                is_extended: false,
+            };
             bench.load(Place::Redis, &**service, load, point.denied, &mut point.rounds).await?;
         }
     }

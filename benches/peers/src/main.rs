@@ -9,7 +9,8 @@
 //! * `ROUNDS` (5): how often each is measured. Round 1 of all comes before round 2 of all, and each round begins
 //!   with another contender, so that other load on the machine affects all equally. Medians are printed.
 //! * `MILLIS` (700): how long one measurement takes, after a warm-up of a quarter of it.
-//! * `ONLY`: leaves out all but the contenders whose names contain this, for a quick look.
+//! * `ONLY`: leaves out all but the contenders whose names contain this, or one of these between `|`, for a quick look.
+//! * `SCENARIOS`: leaves out the scenarios of `loopback` that are not named, such as `stored8,eager8`.
 //! * `PARTS` (`loopback,network,calls,growth,server`): leaves out the other parts.
 //! * `DATA`: a file for all results as JSON, from which `draw` makes the pictures of docs/performance.md.
 //!
@@ -26,6 +27,7 @@ mod bench;
 mod calls;
 mod contender;
 mod contenders;
+mod counted;
 mod cpu;
 mod data;
 mod figures;
@@ -66,6 +68,7 @@ const PARTS: [&str; 5] = ["loopback", "network", "calls", "growth", "server"];
 fn main() -> Result<(), Box<dyn Error>> {
     apart::spin_if_asked();
     proxy::forward_if_asked()?;
+    counted::count_if_asked()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(compare())
 }
@@ -90,7 +93,7 @@ async fn compare() -> Result<(), Box<dyn Error>> {
 
     let only = env::var("ONLY").unwrap_or_default();
     let mut contenders = contenders::all();
-    contenders.retain(|contender| contender.name.contains(&only));
+    contenders.retain(|contender| only.split('|').any(|part| contender.name.contains(part)));
     let (verified, services) = set_up(&bench, &contenders).await;
 
     let mut figures = Figures {
@@ -122,7 +125,7 @@ async fn compare() -> Result<(), Box<dyn Error>> {
         figures.growth = growth::measure(&bench).await?;
     }
     if part("server") {
-        figures.whole_server = Some(whole_server::measure(&bench.plain, rounds)?);
+        figures.whole_server = Some(whole_server::measure(&bench)?);
     }
 
     let targets = targets::targets(&figures);
@@ -169,9 +172,16 @@ async fn set_up<'a>(
 
 async fn loopback(bench: &Bench, services: &Set<'_>) -> Result<Results, Box<dyn Error>> {
     let mut results = Results::new();
+    let only = env::var("SCENARIOS").unwrap_or_default();
+    let only: Vec<&str> = only.split(',').filter(|name| !name.is_empty()).collect();
     for round in 0..bench.rounds {
         eprintln!("round {} of {}", round + 1, bench.rounds);
         for scenario in Scenario::ALL {
+            if !only.is_empty()
+                && !only.iter().any(|name| name.eq_ignore_ascii_case(&format!("{scenario:?}")))
+            {
+                continue;
+            }
             let first = round % services.len().max(1);
             for (contender, services) in services[first..].iter().chain(&services[..first]) {
                 if scenario.is_for(contender.role) {

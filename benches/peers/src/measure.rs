@@ -13,7 +13,10 @@ use std::{
 
 use axum::body::Body;
 use http::{HeaderValue, Request, Response, StatusCode};
-use tokio::task::{spawn_blocking, yield_now};
+use tokio::{
+    runtime::Builder,
+    task::{spawn_blocking, yield_now},
+};
 use tower::{Service, ServiceExt};
 
 use crate::request::request;
@@ -25,6 +28,12 @@ pub(crate) struct Load {
     pub(crate) time: Duration,
     /// Whether each request is timed too, which costs two reads of the clock.
     pub(crate) timed: bool,
+    /// Whether callers send their next request as soon as they have the answer.
+    pub(crate) is_eager: bool,
+    /// Whether a runtime of one thread runs the caller. A worker of several would wake another one at each yield, or not.
+    pub(crate) on_one_thread: bool,
+    /// Whether requests have an extension already.
+    pub(crate) is_extended: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -65,7 +74,8 @@ pub(crate) fn keys(name: char, count: usize) -> Arc<[HeaderValue]> {
 
 /// One of many callers yields to the scheduler after each request, as a task that reads from a socket does. So the
 /// scenario's number of requests are in flight even if a limiter never waits. A single caller rarely yields,
-/// because each yield then polls the sockets.
+/// because each yield then polls the sockets. Eager callers never yield, as the calls of a handler do not: all that were
+/// answered at once ask again at once.
 const SELDOM: u32 = 32;
 
 pub(crate) async fn drive<S, B>(service: S, load: Load) -> Sample
@@ -77,7 +87,19 @@ where
     let over = Arc::new(AtomicBool::new(false));
     let started = Instant::now();
     let callers: Vec<_> = (0..load.in_flight)
-        .map(|caller| tokio::spawn(call(service.clone(), load.clone(), caller as u64, over.clone())))
+        .map(|caller| {
+            let calls = call(service.clone(), load.clone(), caller as u64, over.clone());
+            if load.on_one_thread {
+                spawn_blocking(|| {
+                    Builder::new_current_thread()
+                        .build()
+                        .map(|runtime| runtime.block_on(calls))
+                        .unwrap_or_default()
+                })
+            } else {
+                tokio::spawn(calls)
+            }
+        })
         .collect();
     // A thread keeps the time, because timers of the runtime are late while its workers are busy.
     let clock = spawn_blocking(move || {
@@ -115,7 +137,7 @@ where
                 let mut admitted = 0;
                 for key in keys.iter().skip(visitor).step_by(VISITORS) {
                     let Ok(service) = service.ready().await;
-                    let Ok(response) = service.call(request(key.clone())).await;
+                    let Ok(response) = service.call(request(key.clone(), true)).await;
                     admitted += u64::from(response.status() == StatusCode::OK);
                 }
                 admitted
@@ -134,7 +156,11 @@ where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
 {
     let mut sample = Sample::default();
-    let turn = if load.in_flight == 1 { SELDOM } else { 1 };
+    let turn = match load.in_flight {
+        _ if load.is_eager => u32::MAX,
+        1 => SELDOM,
+        _ => 1,
+    };
     let keys = load.keys;
     let mut random = caller.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     loop {
@@ -144,7 +170,7 @@ where
             random ^= random >> 7;
             random ^= random << 17;
             let key = keys[(random % keys.len() as u64) as usize].clone();
-            let request = black_box(request(key));
+            let request = black_box(request(key, load.is_extended));
             let started = load.timed.then(Instant::now);
             let Ok(service) = service.ready().await;
             let Ok(response) = service.call(request).await;

@@ -54,7 +54,15 @@ pub(crate) async fn measure(
             for (contender, service) in services[first..].iter().chain(&services[..first]) {
                 let keys = bench.spread.clone();
                 service.visit(keys.clone()).await;
-                let load = Load { in_flight: scenario.in_flight(), keys, time: bench.time, timed: true };
+                let load = Load {
+                    in_flight: scenario.in_flight(),
+                    keys,
+                    time: bench.time,
+                    timed: true,
+                    is_eager: false,
+                    on_one_thread: false,
+                    is_extended: false,
+                };
                 let rounds = results.entry((contender.name.clone(), scenario)).or_default();
                 bench.load(contender.place, &**service, load, false, rounds).await?;
             }

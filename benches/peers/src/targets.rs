@@ -56,11 +56,20 @@ fn exact(figures: &Figures<'_>, targets: &mut Vec<Target>) {
     let over =
         |scenario| divide(figures.of(Role::OurRedis, scenario), figures.best(&[Role::ModulePeer], scenario));
     let (stored, idle) = ("stored keys", "idle keys");
+    let eager = "stored keys, eager callers";
     for (keys, scenario, least) in [
-        (stored, Scenario::Stored1, 0.65),
-        (stored, Scenario::Stored16, 0.85),
-        (stored, Scenario::Stored64, 1.05),
-        (stored, Scenario::Stored256, 1.2),
+        (stored, Scenario::Stored1, 1.0),
+        (stored, Scenario::Stored8, 0.95),
+        (stored, Scenario::Stored16, 0.95),
+        (stored, Scenario::Stored32, 1.05),
+        (stored, Scenario::Stored64, 1.15),
+        (stored, Scenario::Stored256, 1.3),
+        (eager, Scenario::Eager1, 1.0),
+        (eager, Scenario::Eager8, 0.95),
+        (eager, Scenario::Eager16, 0.95),
+        (eager, Scenario::Eager32, 1.05),
+        (eager, Scenario::Eager64, 1.15),
+        (eager, Scenario::Eager256, 1.3),
         (idle, Scenario::Idle1, 0.6),
         (idle, Scenario::Idle16, 0.85),
         (idle, Scenario::Idle64, 1.2),
@@ -143,10 +152,15 @@ fn shortcuts(figures: &Figures<'_>, targets: &mut Vec<Target>) {
 fn in_process(figures: &Figures<'_>, targets: &mut Vec<Target>) {
     let both = |scenario| figures.of(Role::OurMemory, scenario).zip(figures.of(Role::Governor, scenario));
     let name = "`MemoryStore`, 10,000 keys, allowed, 1 thread: over tower_governor";
-    let one = both(Scenario::OneThread).map(|(ours, governor)| governor / ours);
-    targets.push(times(name, AtLeast(0.85), one));
-    let two = both(Scenario::Stored64).map(|(ours, governor)| ours / governor);
-    targets.push(times("the same, 2 threads", AtLeast(0.85), two));
+    for (requests, one, two) in [
+        ("requests with an extension", Scenario::Extended1, Scenario::Extended64),
+        ("requests without an extension", Scenario::OneThread, Scenario::Stored64),
+    ] {
+        let one = both(one).map(|(ours, governor)| governor / ours);
+        targets.push(times(&format!("{name}, {requests}"), AtLeast(0.85), one));
+        let two = both(two).map(|(ours, governor)| ours / governor);
+        targets.push(times("the same, 2 threads", AtLeast(0.9), two));
+    }
     let denied = both(Scenario::Denied).map(|(ours, governor)| ours / governor);
     targets.push(times("`MemoryStore`, denied: over tower_governor", AtLeast(20.0), denied));
     let above = both(Scenario::Alone).zip(figures.of(Role::NoLimiter, Scenario::Alone));
@@ -180,6 +194,11 @@ fn elsewhere(figures: &Figures<'_>, targets: &mut Vec<Target>) {
         let share = figures.whole_server.as_ref().and_then(|server| server.share(kind));
         let name = format!("a whole axum server, `{store}`: share of requests/s kept");
         targets.push(Target::new(&name, AtLeast(least), share, |value| format!("{value:.2}")));
+    }
+    for connections in [8, 16] {
+        let over = figures.whole_server.as_ref().and_then(|server| server.over_module(connections));
+        let name = format!("a whole axum server, {connections} connections: over tower-redis-cell's layer");
+        targets.push(times(&name, AtLeast(1.0), over));
     }
 }
 

@@ -44,7 +44,15 @@ pub(crate) async fn verify(bench: &Bench, contender: &Contender) -> Result<Verif
     }
 
     let limit = bench.setup(contender, Limit::few(TOGETHER), "thousand");
-    let load = |in_flight| Load { in_flight, keys: key.clone(), time: TIME, timed: false };
+    let load = |in_flight| Load {
+        in_flight,
+        keys: key.clone(),
+        time: TIME,
+        timed: false,
+        is_eager: false,
+        on_one_thread: false,
+        is_extended: false,
+    };
     let one = (contender.make)(limit.clone()).await?;
     let other = match contender.place {
         Place::Redis | Place::RedisCell => Some((contender.make)(limit).await?),

@@ -1,8 +1,9 @@
-//! The second part: an axum server in its own process, under load from wrk, without a limit, with `MemoryStore` and
-//! with `RedisStore`. Shows the cost of the limiter relative to sockets, HTTP and the router.
+//! The second part: an axum server in its own process, under load from wrk, without a limit, with `MemoryStore`, with
+//! `RedisStore` and with the layer of tower-redis-cell. Shows the cost of the limiter relative to sockets, HTTP and the
+//! router.
 //!
-//! The server, wrk and Redis share the machine's cores, as on a small host. All three servers run for the whole
-//! time, and wrk visits one after the other.
+//! The server, wrk and Redis share the machine's cores, as on a small host. All servers run for the whole time, and wrk
+//! visits one after the other.
 
 use std::{
     env,
@@ -14,15 +15,23 @@ use std::{
 
 use serde::Serialize;
 
-use crate::{bench::median, format::rate, redis_server::RedisServer};
+use crate::{
+    bench::{Bench, median},
+    format::rate,
+    redis_server::RedisServer,
+};
 
-const CONNECTIONS: &str = "64";
+const CONNECTIONS: [u32; 5] = [4, 8, 16, 32, 64];
 const SECONDS: &str = "2s";
 const WARM_UP: &str = "1s";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/wrk.lua");
 
-const KINDS: [(&str, &str); 3] =
-    [("none", "no layer"), ("memory", "with `MemoryStore`"), ("redis", "with `RedisStore`")];
+const KINDS: [(&str, &str); 4] = [
+    ("none", "no layer"),
+    ("memory", "with `MemoryStore`"),
+    ("redis", "with `RedisStore`"),
+    ("module", "tower-redis-cell, TCP_NODELAY"),
+];
 
 /// The median of each kind, or why it is missing.
 pub(crate) struct WholeServer {
@@ -35,12 +44,14 @@ pub(crate) struct WholeServer {
 pub(crate) struct Row {
     kind: &'static str,
     name: &'static str,
+    connections: u32,
     /// The part of the requests a second without a layer.
     share: f64,
     run: Run,
 }
 
-pub(crate) fn measure(redis: &RedisServer, rounds: usize) -> Result<WholeServer, Box<dyn Error>> {
+pub(crate) fn measure(bench: &Bench) -> Result<WholeServer, Box<dyn Error>> {
+    let rounds = bench.rounds;
     let version = match Command::new("wrk").arg("--version").output() {
         Ok(output) => String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned(),
         Err(error) => {
@@ -48,42 +59,61 @@ pub(crate) fn measure(redis: &RedisServer, rounds: usize) -> Result<WholeServer,
             return Ok(WholeServer { rows, rounds, wrk: String::new() });
         }
     };
-    let servers = KINDS.map(|(kind, _)| Server::start(kind, &redis.url()));
-    let servers = servers.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let mut runs: Vec<Vec<Run>> = servers.iter().map(|_| Vec::new()).collect();
-    for server in &servers {
-        wrk(server, WARM_UP)?;
-    }
-    for _ in 0..rounds {
-        for (server, runs) in servers.iter().zip(&mut runs) {
-            runs.push(wrk(server, SECONDS)?);
-        }
-    }
-    let rates: Vec<f64> = runs.iter().map(|runs| middle(runs, |run| run.rate)).collect();
-    let rows = KINDS.iter().zip(&runs).zip(&rates).map(|((&(kind, name), runs), &rate)| Row {
-        kind,
-        name,
-        share: rate / rates[0],
-        run: Run {
-            rate,
-            p50: middle(runs, |run| run.p50),
-            p99: middle(runs, |run| run.p99),
-            failed: runs.iter().map(|run| run.failed).sum(),
-        },
+    let module = bench.cell.as_ref().ok().map(RedisServer::url);
+    let kinds = KINDS.iter().filter(|(kind, _)| *kind != "module" || module.is_some());
+    let servers = kinds.map(|&(kind, name)| {
+        let url = if kind == "module" { module.clone() } else { Some(bench.plain.url()) };
+        Ok((kind, name, Server::start(kind, &url.unwrap_or_default())?))
     });
-    Ok(WholeServer { rows: Ok(rows.collect()), rounds, wrk: version })
+    let servers = servers.collect::<Result<Vec<_>, Box<dyn Error>>>()?;
+    for (.., server) in &servers {
+        wrk(server, 64, WARM_UP)?;
+    }
+    let mut rows = Vec::new();
+    for connections in CONNECTIONS {
+        let mut runs: Vec<Vec<Run>> = servers.iter().map(|_| Vec::new()).collect();
+        for _ in 0..rounds {
+            for ((.., server), runs) in servers.iter().zip(&mut runs) {
+                runs.push(wrk(server, connections, SECONDS)?);
+            }
+        }
+        let rates: Vec<f64> = runs.iter().map(|runs| middle(runs, |run| run.rate)).collect();
+        rows.extend(servers.iter().zip(&runs).zip(&rates).map(|((&(kind, name, _), runs), &rate)| Row {
+            kind,
+            name,
+            connections,
+            share: rate / rates[0],
+            run: Run {
+                rate,
+                p50: middle(runs, |run| run.p50),
+                p99: middle(runs, |run| run.p99),
+                failed: runs.iter().map(|run| run.failed).sum(),
+            },
+        }));
+    }
+    Ok(WholeServer { rows: Ok(rows), rounds, wrk: version })
 }
 
 impl WholeServer {
+    /// The row of a kind of server, if all its answers were right.
+    fn row(&self, kind: &str, connections: u32) -> Option<&Row> {
+        let mut rows = self.rows.as_ref().ok()?.iter();
+        rows.find(|row| row.kind == kind && row.connections == connections && row.run.failed == 0.0)
+    }
+
     pub(crate) fn share(&self, kind: &str) -> Option<f64> {
-        let row = self.rows.as_ref().ok()?.iter().find(|row| row.kind == kind)?;
-        Some(row.share).filter(|_| row.run.failed == 0.0)
+        self.row(kind, 64).map(|row| row.share)
+    }
+
+    /// Requests/s with `RedisStore` over those with the module's layer.
+    pub(crate) fn over_module(&self, connections: u32) -> Option<f64> {
+        Some(self.row("redis", connections)?.run.rate / self.row("module", connections)?.run.rate)
     }
 
     pub(crate) fn section(&self) -> String {
         let mut text = format!(
-            "## Whole server\n\nAn axum server in its own process, {CONNECTIONS} connections from wrk, 10,000 keys, all \
-             allowed; medians; rounds: {}, of {SECONDS}, interleaved.\n\n",
+            "## Whole server\n\nAn axum server in its own process, 10,000 keys, all allowed; medians; rounds: {}, of \
+             {SECONDS}, interleaved.\n\n",
             self.rounds
         );
         let rows = match &self.rows {
@@ -93,11 +123,12 @@ impl WholeServer {
                 return text;
             }
         };
-        text += "| | requests/s | of no layer | p50 | p99 | answers other than 2xx |\n|---|---|---|---|---|---|\n";
-        for Row { name, share, run, .. } in rows {
+        text += "| connections from wrk | | requests/s | of no layer | p50 | p99 | answers other than 2xx |\n\
+                 |---|---|---|---|---|---|---|\n";
+        for Row { name, connections, share, run, .. } in rows {
             let _ = writeln!(
                 text,
-                "| {name} | {} | {share:.2} | {:.0} µs | {:.0} µs | {:.0} |",
+                "| {connections} | {name} | {} | {share:.2} | {:.0} µs | {:.0} µs | {:.0} |",
                 rate(run.rate),
                 run.p50,
                 run.p99,
@@ -151,9 +182,9 @@ fn middle(runs: &[Run], of: fn(&Run) -> f64) -> f64 {
     median(&runs.iter().map(of).collect::<Vec<_>>())
 }
 
-fn wrk(server: &Server, time: &str) -> Result<Run, Box<dyn Error>> {
+fn wrk(server: &Server, connections: u32, time: &str) -> Result<Run, Box<dyn Error>> {
     let output = Command::new("wrk")
-        .args(["--threads", "1", "--connections", CONNECTIONS, "--duration", time, "--latency"])
+        .args(["--threads", "1", "--connections", &connections.to_string(), "--duration", time, "--latency"])
         .args(["--script", SCRIPT, &server.url])
         .output()?;
     let text = String::from_utf8(output.stdout)?;

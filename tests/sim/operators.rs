@@ -30,11 +30,11 @@ pub(super) async fn operate(shared: Arc<Shared>, mut random: Random) {
         reset(&shared, &instance, account).await;
         if random.chance(150) {
             let (policy, key) = (&shared.permits.policies[0], &shared.permits.key);
-            shared.permits.lost();
+            shared.permits.reset_begins();
             if instance.limiter.operator().reset(policy, key).await.is_err() {
                 shared.permits.reset_failed();
             }
-            shared.permits.lost();
+            shared.permits.reset_ends();
         }
     }
 }

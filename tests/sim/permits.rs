@@ -38,6 +38,8 @@ struct Inner {
     losses: u64,
     /// Whether a reset has failed, which may still come.
     may_be_reset: bool,
+    /// Resets under way. The store may reset the key right after it has granted a permit, whose answer comes first.
+    resets: u64,
     /// Then permits expire later.
     clock_was_set_back: bool,
 }
@@ -137,7 +139,8 @@ impl Permits {
                 {
                     let inner = &mut *self.inner.lock().unwrap();
                     if let Some(permit) = inner.all.get_mut(&number) {
-                        permit.is_certain = asked.losses == inner.losses && !inner.may_be_reset;
+                        permit.is_certain =
+                            asked.losses == inner.losses && !inner.may_be_reset && inner.resets == 0;
                     }
                 }
                 // Those that counted before and still count did when this one was granted. Others may have been
@@ -204,6 +207,18 @@ impl Permits {
         let inner = &mut *self.inner.lock().unwrap();
         inner.losses += 1;
         inner.all.values_mut().for_each(|permit| permit.is_certain = false);
+    }
+
+    /// Call it before the key is reset.
+    pub(super) fn reset_begins(&self) {
+        self.lost();
+        self.inner.lock().unwrap().resets += 1;
+    }
+
+    /// Call it after the key was reset, or not.
+    pub(super) fn reset_ends(&self) {
+        self.lost();
+        self.inner.lock().unwrap().resets -= 1;
     }
 
     /// A reset of the key has failed.

@@ -997,7 +997,8 @@ fn usual(algorithm: &str) -> Counting {
 
 /// `MemoryStore` and `RedisStore` with one clock. The latter has no deny cache.
 async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limiter); 2] {
-    let redis = settings().deny_cache(Duration::ZERO).manual_clock(clock.clone());
+    // One connection, so that decisions which wait share its next call.
+    let redis = settings().deny_cache(Duration::ZERO).manual_clock(clock.clone()).pool_size(1);
     [
         ("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))),
         ("redis", Limiter::new(redis.connect(&server.url()).await.unwrap())),

@@ -7,8 +7,8 @@
 //! batch costs only as much as two of its decisions.
 //!
 //! Callers that are answered together ask again together. Near Redis, one batch would soon have all decisions, and the
-//! callers and Redis would take turns, each idle while the other works. So a lane near Redis takes at most half of the
-//! decisions that wait or are under way, and leaves the others to another lane. Where Redis is not near, replies come at
+//! callers and Redis would take turns, each idle while the other works. So near Redis, a lane whose last batch had several
+//! decisions takes at most half of those that wait or are under way, and leaves the others to another lane. Where Redis is not near, replies come at
 //! different times anyway.
 //!
 //! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they
@@ -92,6 +92,8 @@ struct State {
     ready_lanes: usize,
     /// About how many decisions are in batches that Redis has not answered.
     under_way: usize,
+    /// How many decisions the batch had that was answered last.
+    last_batch: usize,
     waiting: VecDeque<Queued>,
     /// The latest deadline of the decisions that have entered since none waited.
     latest_deadline: Option<Duration>,
@@ -297,6 +299,7 @@ impl Queue {
         let mut state = self.lock();
         state.ready_lanes += 1;
         state.under_way = state.under_way.saturating_sub(decisions);
+        state.last_batch = decisions;
         if let Some(distance) = distance {
             state.answered = state.time.counted;
             // Older batches count less: what they say grows by 3 % with each batch. So a distance that
@@ -319,9 +322,10 @@ impl Queue {
 
     /// The most decisions of the next batch. Near Redis it is half of all, so that the callers of one batch go on while
     /// Redis makes the decisions of another: if all were in one batch, they and Redis would take turns. Where Redis is not
-    /// near, its replies come at other times anyway, and smaller batches would only cost more.
+    /// near, its replies come at other times anyway, and smaller batches would only cost more. So would they for decisions
+    /// that come together once, after a lone one or none.
     fn share_of(&self, state: &State) -> usize {
-        if state.distance > NEAR || self.lanes.usual == 1 {
+        if state.distance > NEAR || state.last_batch < 2 || self.lanes.usual == 1 {
             return MAX_BATCH_DECISIONS;
         }
         (state.waiting.len() + state.under_way).div_ceil(2).clamp(LEAST_SHARE, MAX_BATCH_DECISIONS)
@@ -347,7 +351,7 @@ impl State {
     const fn close_lane(&mut self) {
         self.open_lanes -= 1;
         if self.open_lanes == 0 {
-            (self.ready_lanes, self.under_way) = (0, 0);
+            (self.ready_lanes, self.under_way, self.last_batch) = (0, 0, 0);
             (self.time.last_tick, self.time.kept_until) = (None, None);
         }
     }
@@ -568,16 +572,15 @@ mod tests {
             let opens_lane = queue.fill(&mut batch, late).opens_lane;
             (batch.len(), opens_lane, jobs)
         };
-        let eight = fill(8);
-        assert_eq!((eight.0, eight.1), (4, false), "another lane is open already");
-        let rest = fill(0);
-        assert_eq!((rest.0, rest.1), (4, false), "half of all are under way");
-        // The first four are answered, and their callers ask again.
+        assert_eq!(fill(8).0, 8, "decisions that come together once share a call");
+        queue.record(8, Some(Duration::from_micros(30)));
+        let again = [fill(8), fill(0)];
+        assert_eq!(again.each_ref().map(|batch| batch.0), [4, 4], "each lane has half");
+        assert!(again.iter().all(|batch| !batch.1), "another lane is open already");
         queue.record(4, Some(Duration::from_micros(30)));
-        let again = fill(4);
-        assert_eq!((again.0, again.1), (4, false));
+        assert_eq!(fill(4).0, 4, "half of all are under way");
         for _ in 0..200 {
-            queue.record(0, Some(Duration::from_micros(300)));
+            queue.record(2, Some(Duration::from_micros(300)));
         }
         assert_eq!(fill(6).0, 6, "Redis is not near");
     }

@@ -75,7 +75,7 @@ pub(crate) fn keys(name: char, count: usize) -> Arc<[HeaderValue]> {
 /// One of many callers yields to the scheduler after each request, as a task that reads from a socket does. So the
 /// scenario's number of requests are in flight even if a limiter never waits. A single caller rarely yields,
 /// because each yield then polls the sockets. Eager callers never yield, as the calls of a handler do not: all that were
-/// answered at once ask again at once.
+/// answered together ask again together.
 const SELDOM: u32 = 32;
 
 pub(crate) async fn drive<S, B>(service: S, load: Load) -> Sample

@@ -125,7 +125,12 @@ async fn a_server_that_works_is_not_unavailable_because_it_closes_connections_ag
         proxy.close_next(4);
         proxy.close_all_and_wait().await;
     }
-    assert_eq!(used(&limiter).await, 100);
+    // On a busy machine, a connection may not be made in time. The next call opens another one.
+    let are_charged = async || {
+        let left = limiter.peek(&closed(), &Key::new("all"), 0).await;
+        left.is_ok_and(|left| left.remaining() == Some(closed().capacity() - 100))
+    };
+    assert!(within(support::PATIENT, are_charged).await);
 }
 
 /// It accepts no new connection, and answers nothing on those that are open.

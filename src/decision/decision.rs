@@ -182,7 +182,7 @@ impl Decision {
         self.with(|decided| (decided.failure, decided.source) = (failure, source))
     }
 
-    /// Holds `permit` until the last clone is dropped.
+    /// Holds `permit`, if there is one, until the last clone is dropped.
     pub(crate) fn hold(&mut self, permit: Option<Permit>) {
         if permit.is_some() {
             Arc::make_mut(&mut self.decided).permit = permit;

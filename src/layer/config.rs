@@ -53,9 +53,13 @@ pub(super) struct Config {
 /// A request counts references to the settings, the limiter, the policy and the texts of its headers, and counts them down
 /// again. If all threads did so in the same places, the processors would send the cache lines of these counts to each
 /// other, some ten times for a request, so that more processors would serve few more requests. So each thread counts in a
-/// copy, and shares it with others only if there are more threads than copies.
+/// copy, and shares it with others only if there are more threads than copies. A policy that is watched or chosen for each
+/// request has no copies.
 #[derive(Default)]
-struct Copies([OnceLock<Arc<Config>>; 16]);
+struct Copies([OnceLock<Arc<Config>>; MOST_COPIES]);
+
+/// A bound on the memory of a layer, of which each copy has texts of its headers.
+const MOST_COPIES: usize = 16;
 
 impl Clone for Copies {
     /// Without any, because the settings around it are about to change.
@@ -136,6 +140,7 @@ impl Config {
         self
     }
 
+    /// A copy that shares no reference count with this one that requests change.
     #[cold]
     fn apart(&self) -> Self {
         let mut copy = self.clone();

@@ -26,7 +26,8 @@ pub(super) struct RequestContext {
     pub(super) enforcement: Enforcement,
     /// Whether an outer layer or a middleware reads the decision in the extensions of the response.
     is_read: bool,
-    /// What a mapper reads of the request if the service rejects it. `None` before the service is called.
+    /// What a mapper reads of the request if the service rejects it. `None` before the service is called, and if the layer
+    /// is off.
     // Here and not in the state of the future, which is moved right after it is made.
     kept: Option<RequestHead>,
 }

@@ -271,10 +271,9 @@ where
                             return Poll::Ready(Err(error));
                         }
                     };
-                    // A layer that is off leaves the rejection to the layer around it.
-                    if context.enforcement != Enforcement::Off
+                    // A layer that is off has kept nothing, and leaves the rejection to the layer around it.
+                    if let Some(kept) = context.take_kept()
                         && let Some(rejection) = response.extensions_mut().remove::<Rejection>()
-                        && let Some(kept) = context.take_kept()
                     {
                         *permit = None;
                         // The request stays charged: the service rejected it itself.

@@ -96,7 +96,7 @@ impl Figures<'_> {
                   is in Redis when a request comes. Idle keys have 1,000 a second: their quota is full again, and \
                   Redis has no state of them.\n\n";
         *text += "With one request in flight, server and client have a core each that does not halt.\n\n";
-        self.scenarios(text, &Scenario::REDIS, &[Place::Nowhere, Place::Redis, Place::RedisCell]);
+        self.scenarios(text, Scenario::REDIS, &[Place::Nowhere, Place::Redis, Place::RedisCell]);
         *text += "Microseconds of the server's CPU time for a decision (`used_cpu_user` + `used_cpu_sys`, without what \
                   the idle server uses):\n\n";
         self.cpu(text, |rounds| &rounds.server_cpu);
@@ -120,7 +120,7 @@ impl Figures<'_> {
     }
 
     fn cpu(&self, text: &mut String, of: Of) {
-        let scenarios = Scenario::REDIS.into_iter().filter(|scenario| scenario.unit() != Unit::P99);
+        let scenarios = Scenario::REDIS.iter().copied().filter(|scenario| scenario.unit() != Unit::P99);
         heading(text, scenarios.clone().map(Scenario::title));
         let nowhere = self.contenders.iter().filter(|contender| contender.place == Place::Nowhere);
         for contender in nowhere.chain(self.in_redis()) {

@@ -83,28 +83,8 @@ impl Scenario {
         Self::Extended64,
         Self::Alone,
     ];
-    pub(crate) const REDIS: [Self; 20] = [
-        Self::Stored1,
-        Self::Stored8,
-        Self::Stored16,
-        Self::Stored32,
-        Self::Stored64,
-        Self::Stored256,
-        Self::Eager1,
-        Self::Eager8,
-        Self::Eager16,
-        Self::Eager32,
-        Self::Eager64,
-        Self::Eager256,
-        Self::Idle1,
-        Self::Idle16,
-        Self::Idle64,
-        Self::Idle256,
-        Self::Denied,
-        Self::Hot64,
-        Self::Hot256,
-        Self::HotTail,
-    ];
+    /// The first ones.
+    pub(crate) const REDIS: &[Self] = Self::ALL.split_at(20).0;
     pub(crate) const PROCESS: [Self; 7] = [
         Self::OneThread,
         Self::Extended1,

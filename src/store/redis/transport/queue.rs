@@ -7,9 +7,9 @@
 //! batch costs only as much as two of its decisions.
 //!
 //! Callers that are answered together ask again together. Near Redis, one batch would soon have all decisions, and the
-//! callers and Redis would take turns, each idle while the other works. So near Redis, a lane whose last batch had several
-//! decisions takes at most half of those that wait or are under way, and leaves the others to another lane. Where Redis is not near, replies come at
-//! different times anyway.
+//! callers and Redis would take turns, each idle while the other works. So near Redis, after a batch of several decisions, a
+//! lane takes at most half of those that wait or are under way, and leaves the others to another lane. Where Redis is
+//! not near, replies come at different times anyway.
 //!
 //! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they
 //! also wait for a Redis or a machine that is busy, and with more lanes the batches would be smaller and both

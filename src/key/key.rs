@@ -157,6 +157,7 @@ impl Key {
     }
 
     /// The key of `identity` if nothing in it has to be encoded, as in most identities. Then it is ASCII.
+    #[inline]
     pub(crate) fn plain(identity: &[u8]) -> Option<Self> {
         if !text::is_plain(identity) {
             return None;

@@ -68,6 +68,7 @@ pub(super) enum Text {
 
 impl Text {
     /// The text of `ascii`, if it is short.
+    #[inline]
     pub(super) fn short(ascii: &[u8]) -> Option<Self> {
         let mut bytes = [0; SHORT];
         bytes.get_mut(..ascii.len())?.copy_from_slice(ascii);

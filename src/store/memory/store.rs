@@ -16,6 +16,7 @@ use super::{
 use crate::{
     algorithm::{
         Receipt,
+        counter::Charged,
         twin::{Admission, Gauge},
     },
     base::{Answer, Error, ErrorKind, random::random, sync::lock, time::micros},
@@ -158,12 +159,9 @@ impl MemoryStore {
             },
         );
         drop(shard);
-        let charged = charged.map_err(|mistake| counting.error(mistake))?;
-        let mut outcome = outcome(charge, charged.admission, charged.gauge, cost);
-        if !outcome.is_denied() {
-            outcome = outcome.with_receipt(Receipt { made: now, mark: charged.mark });
-        }
-        Ok(Decision::one_enforced(outcome, now))
+        let Charged { admission, gauge, mark, .. } = charged.map_err(|mistake| counting.error(mistake))?;
+        let made = admission.is_admitted().then_some(Receipt { made: now, mark });
+        Ok(Decision::one_enforced(outcome(charge, admission, gauge, cost, made), now))
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
@@ -202,11 +200,12 @@ impl MemoryStore {
             let Planned { units, plan } = planned;
             let is_charged = is_charged && planned.is_admitted();
             let gauge = if is_charged { plan.after } else { plan.before };
-            let mut outcome = outcome(item.charge.clone(), plan.admission, gauge, *units);
+            let made = is_charged.then_some(Receipt { made: now, mark: plan.mark });
+            let mut outcome = outcome(item.charge.clone(), plan.admission, gauge, *units, made);
             for (_, rest) in bans.iter().filter(|(of, rest)| *of == place && *rest > 0) {
                 outcome = outcome.banning(Duration::from_micros(*rest));
             }
-            if is_charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
+            outcome
         });
         Ok(Decision::new(outcomes).at(now))
     }
@@ -218,14 +217,22 @@ fn is_counted_alone(charge: &Charge) -> bool {
     charge.policy().bans().is_none() && !charge.is_shadow()
 }
 
-fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Outcome {
+/// The outcome of `charge`, which was `made` unless it was denied.
+// Inlined because a call would copy the charge once more.
+#[inline(always)]
+fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64, made: Option<Receipt>) -> Outcome {
     let (verdict, granted) = match admission {
         Admission::After(0) => (Verdict::Admit, cost),
         Admission::After(delay) => (Verdict::Delay(Duration::from_micros(delay)), cost),
         Admission::Retry(wait) => (Verdict::Deny { retry_after: Some(Duration::from_micros(wait)) }, 0),
         Admission::Never => (Verdict::Deny { retry_after: None }, 0),
     };
-    Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset)).with_granted(granted)
+    let outcome = Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset))
+        .with_granted(granted);
+    match made {
+        Some(receipt) => outcome.with_receipt(receipt),
+        None => outcome,
+    }
 }
 
 /// That of a new store. Its counts are in no other process, and end with it.

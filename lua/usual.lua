@@ -1,5 +1,5 @@
 --[[
-  The usual decisions of a call: under buckets, fixed windows, penalties and sliding windows, if no two decisions use one key.
+  The usual decisions of a call: under buckets, fixed windows, penalties and sliding windows.
 
   Redis runs the whole text of a script at every call, and creating a function takes longer than making such a decision. So
   this part creates none but for sliding windows, and no table that a call of one charge does not need. It repeats for the
@@ -20,8 +20,11 @@ local size = #keys
 -- errors     of decisions
 -- left       the decisions that are left, by the number of their first record; nil for none
 -- sliding    the functions of the sliding window, once they are needed
-local held, plans, reply, only, errors, left, sliding
--- Of the reply. Each key has one, unless there are other decisions.
+-- sharing    of decisions that share keys, nil for none: `made`, how many of the run are made; `ttls`, by key, the TTL of the
+--            state in `held`, or true to keep the one of the key; `changed`, the first records of the decisions that
+--            changed a key; and `left`, by key, whether a decision on it is left: then so are the later ones
+local held, plans, reply, only, errors, left, sliding, sharing
+-- Of the reply. Each key has one, unless decisions share keys or there are other decisions.
 local count_of_records = size
 if size > 1 then
   if size <= 3 then
@@ -38,9 +41,24 @@ while place < others do
   -- some_exist whether a key without a value may exist
   -- known_...  what is made of all keys without a state, if `is_known`
   local last, denied, some_exist, is_known, known_state, known_expiry, known_record = before + decisions * width, nil
+  -- The numbers of the keys of the run's decisions, if others use one too. Their keys are written after all decisions, and a
+  -- decision of several charges is made before the next one.
+  local shared
+  if width > SIZE.SHARED then
+    width, held, reply = width - SIZE.SHARED, held or call('MGET', unpack(keys)), reply or {}
+    sharing = sharing or { made = 0, ttls = {}, changed = {}, left = {} }
+    local made = sharing.made
+    last = width > 1 and width or decisions
+    shared = { struct.unpack('<' .. string.rep('H', last), request, before + 2 * width * made) }
+    before, records = 0, records + width * made
+  end
   -- From here on: what to add to the number of a key to get that of its record.
   records = records - before
-  if width > 1 then
+  if sharing then
+    -- Runs are in the order of their records.
+    count_of_records = math.max(size, records + last)
+  end
+  if width > 1 or shared then
     if not held then
       plans = { false, false, false, false, false, false }
     else
@@ -48,9 +66,10 @@ while place < others do
       -- MGET has no value of a key of another type, and such a key must not be found after another one was charged.
       local absent, count = nil, 0
       for k = before + 1, last do
-        if not held[k] then
+        local q = shared and shared[k] or k
+        if not held[q] then
           absent, count = absent or { unpack(keys) }, count + 1
-          absent[count] = keys[k]
+          absent[count] = keys[q]
         end
       end
       if absent then
@@ -76,9 +95,10 @@ while place < others do
     for k = before + i, last, width do
       local r = records + k
       if pass == 1 or denied[r - i + 1] and plans[k] ~= 0 then
-        local key, value, state, expiry, record = keys[k], nil
+        local q = shared and shared[k] or k
+        local key, value, state, expiry, record = keys[q], nil
         if held then
-          value = held[k]
+          value = held[q]
         else
           -- An error is a table. Its length is 0.
           value = try('GET', key)
@@ -102,6 +122,9 @@ while place < others do
               usual = 0
             end
           elseif some_exist then
+            usual = 0
+          end
+          if shared and sharing.left[q] then
             usual = 0
           end
           if usual == KIND.BUCKET or usual == KIND.DEBT then
@@ -216,13 +239,13 @@ while place < others do
               record = pack('<dddddd', now, granted, remaining, reset, mark, 0)
             else
               record = pack('<ddddd', granted, remaining, reset, mark, 0)
-              if not value then
+              if not value and not shared then
                 is_known, known_state, known_expiry, known_record = true, state, expiry, record
               end
             end
           end
         end
-        if size == 1 then
+        if size == 1 and not shared then
           only = record
         else
           reply[r] = record or ''
@@ -236,17 +259,23 @@ while place < others do
           end
           -- Penalties come after all other charges.
           is_left = is_left or left and left[head] or kind == KIND.PENALTY and denied and denied[head]
-        elseif not state and held and not value then
+        elseif not state and held and not value and not shared then
           -- MGET has no value of a key of another type.
           is_left = is_left or call('EXISTS', key) == 1
         end
         if i == width and not is_left and not (denied and denied[head]) then
           for j = k, k - i + 1, -1 do
             if j < k then
-              key, state, expiry = keys[j], plans[j], plans[size + j]
+              q = shared and shared[j] or j
+              key, state, expiry = keys[q], plans[j], plans[size + j]
             end
             if state and not is_left then
-              if expiry == true then
+              if shared then
+                held[q] = expiry == true and '\2' .. state or state
+                -- A TTL that an earlier decision wants is longer than the one of the key.
+                sharing.ttls[q] = expiry ~= true and expiry or sharing.ttls[q] or true
+                sharing.changed[#sharing.changed + 1] = head
+              elseif expiry == true then
                 is_left = try('SETRANGE', key, '1', state) ~= #state + 1
               else
                 local written
@@ -263,6 +292,11 @@ while place < others do
         if is_left then
           left = left or {}
           left[head] = true
+          if shared then
+            for j = head - records, head - records + width - 1 do
+              sharing.left[shared[j]] = true
+            end
+          end
         end
       end
     end
@@ -271,7 +305,34 @@ while place < others do
       pass, i, place = 2, 1, start
     end
   end
+  if shared then
+    sharing.made = sharing.made + last / width
+    if sharing.made < decisions then
+      place = start - SIZE.RUN
+    else
+      place, sharing.made = place + 2 * width * decisions, 0
+    end
+  end
   if place < others then
     decisions, width, before, records, cost, _, kind, first, second, third = struct.unpack('<HHHHdHBddd', request, place)
+  end
+end
+if sharing then
+  for q, expiry in pairs(sharing.ttls) do
+    local written
+    if expiry == true then
+      written = try('SETRANGE', keys[q], '0', held[q]) == #held[q]
+    else
+      written = try('SET', keys[q], held[q], 'PX', expiry)
+      written = written and not written.err
+    end
+    if not written then
+      -- Redis takes all writes of a script or none, so nothing is charged yet.
+      left = left or {}
+      for i = 1, #sharing.changed do
+        left[sharing.changed[i]] = true
+      end
+      break
+    end
   end
 end

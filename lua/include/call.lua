@@ -58,13 +58,16 @@ count_of_records = 0
 place = SIZE.HEAD + 1
 while place < others do
   local decisions, width, before, records = struct.unpack('<HHHH', request, place)
+  local is_left, is_shared = false, 0
+  if width > SIZE.SHARED then
+    width, before, is_shared = width - SIZE.SHARED, 0, 1
+  end
   place, count_of_records = place + SIZE.RUN, math.max(count_of_records, records + decisions * width)
-  local is_left = false
   for record = records + 1, records + decisions * width, width do
     is_left = is_left or left and left[record]
   end
   if is_left then
-    add(0, 1, -1, 0, decisions, width, 0, 1, before, records)
+    add(0, 1, -1, 0, decisions, width, is_shared, 1, before, records)
   end
   for _ = 1, width do
     local cost, main, kind, first, second, third = struct.unpack('<dHBddd', request, place)
@@ -96,6 +99,12 @@ while place < others do
       end
       add(#rules, cost, 0, main > 0 and BAN or 0, main)
     end
+  end
+  for _ = 1, is_shared * decisions * width do
+    if is_left then
+      numbers[#numbers + 1] = struct.unpack('<H', request, place)
+    end
+    place = place + 2
   end
 end
 

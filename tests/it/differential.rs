@@ -1257,3 +1257,50 @@ async fn keys_of_a_batch_keep_their_own_states() {
         }
     }
 }
+
+/// Under policies whose decisions `lua/usual.lua` makes, so it leaves none to be made after the others.
+#[tokio::test]
+async fn decisions_of_a_batch_that_share_keys_are_made_one_after_the_other() {
+    let server = RedisServer::start();
+    let quota = Quota::per_minute(20);
+    let policies = [
+        Policy::new("gcra", quota),
+        Policy::new("tokens", quota).algorithm(TokenBucket::new()),
+        Policy::new("window", quota).algorithm(FixedWindow::anchored()),
+        Policy::new("aligned", quota).algorithm(FixedWindow::aligned()),
+        Policy::new("sliding", quota).algorithm(SlidingWindow::new().segments(3)),
+        Policy::new("month", Quota::per_month(20)),
+    ];
+    for seed in 0..30 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let clock = ManualClock::new();
+        let redis = settings().prefix(format!("seed-{seed}")).manual_clock(clock.clone());
+        let redis = redis.deny_cache(Duration::ZERO).pool_size(1).connect(&server.url()).await.unwrap();
+        let (redis, memory) = (Limiter::new(redis), Limiter::new(MemoryStore::with_clock(clock.clone())));
+        // All decisions on one key and policy, or on few of each.
+        let (most_keys, most_policies) = if seed % 3 == 0 { (1, 1) } else { (4, policies.len()) };
+        for _ in 0..4 {
+            let decisions: Vec<Vec<Charge>> = (0..24)
+                .map(|_| {
+                    let mut chosen: Vec<_> = policies.iter().take(most_policies).collect();
+                    random.shuffle(&mut chosen);
+                    let charge = |policy: &&Policy| {
+                        // The last keys have one use each.
+                        let key = random.u64(0..most_keys) * random.u64(1..200);
+                        Charge::new(policy, &Key::new(key.to_string()), random.u64(0..5))
+                    };
+                    let width = 1 + seed as usize % 3;
+                    chosen.iter().take(width).map(charge).collect()
+                })
+                .collect();
+            let batch = join_all(decisions.iter().map(|charges| redis.check_all(charges))).await;
+            for (charges, decided) in decisions.iter().zip(batch) {
+                let expected = memory.check_all(charges).await.unwrap();
+                let decided = decided.unwrap();
+                assert!(decided.failure().is_none(), "seed {seed}: {:?}", decided.failure());
+                assert_eq!(decided.outcomes(), expected.outcomes(), "seed {seed}: {charges:?}");
+            }
+            clock.advance(Duration::from_millis(random.u64(0..9_000)));
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! The Lua script on a Redis server: its arithmetic, the keys it writes, and the commands it calls.
 
+use futures_util::future::join_all;
 use proptest::prelude::*;
 use std::time::Duration;
 use support::{RedisServer, on_redis, on_redis_with_clock, settings, within};
@@ -488,5 +489,45 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         let () = server.command(&["FLUSHALL"]);
         let failed = everything(&server.user(&name, &less)).await;
         assert!(failed.is_err(), "{word} is not needed");
+    }
+}
+
+/// Many tenants on one pool: their decisions share its key, and all are in one call.
+#[tokio::test]
+async fn decisions_on_a_shared_key_fail_together_if_it_cannot_be_written_and_alone_if_their_own_key_is_foreign()
+ {
+    let server = RedisServer::start();
+    let store = settings().pool_size(1).deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(store);
+    let policy = |name: &str| Policy::new(name, Quota::per_day(100)).failure_mode(FailureMode::Closed);
+    let (tenants, pool) = (policy("tenants"), policy("pool"));
+    let both =
+        |tenant: u64| [Charge::new(&tenants, &Key::new(tenant), 1), Charge::new(&pool, &Key::new("all"), 1)];
+    let round = async || {
+        let tenants: Vec<_> = (0..8).map(both).collect();
+        let decided = join_all(tenants.iter().map(|charges| limiter.check_all(charges))).await;
+        decided.into_iter().map(|decided| decided.map(|decision| decision.is_admitted())).collect::<Vec<_>>()
+    };
+    let used = async |policy: &Policy, key: Key| {
+        100 - limiter.peek(policy, &key, 0).await.unwrap().remaining().unwrap()
+    };
+    // With and without states.
+    for before in [0, 8] {
+        let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        for decided in round().await {
+            assert_eq!(decided.unwrap_err().kind(), ErrorKind::StoreFailed);
+        }
+        let () = server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        assert_eq!(used(&pool, Key::new("all")).await, before);
+        assert!(round().await.into_iter().all(|decided| decided.unwrap()));
+    }
+    let () = server.command(&["DEL", "rl:tenants:gcra:{5}"]);
+    let () = server.command(&["RPUSH", "rl:tenants:gcra:{5}", "x"]);
+    for (tenant, decided) in round().await.into_iter().enumerate() {
+        assert_eq!(decided.is_err_and(|error| error.kind() == ErrorKind::ForeignValue), tenant == 5);
+    }
+    assert_eq!(used(&pool, Key::new("all")).await, 23);
+    for tenant in (0..8).filter(|tenant| *tenant != 5) {
+        assert_eq!(used(&tenants, Key::new(tenant)).await, 3);
     }
 }

@@ -20,6 +20,8 @@
 //! | `stored-pair` | the same with a fixed window of a day as well: two charges |
 //! | `stored-window` | only the fixed window |
 //! | `stored-month` | a calendar month in its place |
+//! | `shared` | one policy with one key for all requests; 64 decisions in each call |
+//! | `shared-pair` | `stored`, and `shared` as a second policy |
 //! | `alone-stored` | `stored` as one request at a time: the client, and Redis as `stored, 1 a call` |
 //! | `memory` | one policy in process, allowed and denied: one client, 256 clients (`many`) and a new one each time (`flood`); each denied with the log of denials, too |
 //! | `memory-info` | the same with a subscriber of `tracing` at the level info, which wants no span of a decision |
@@ -36,7 +38,7 @@
 //! | `penalty` | one policy with a penalty, idle keys, large batches |
 //! | `leased` | one policy with leases of 1,000 units, idle keys, large batches; no key is hot |
 //!
-//! Of `stored`, `idle` and those named after them, only Redis is counted. As many tasks as decisions are in a call share a
+//! Of `stored`, `shared`, `idle` and those named after them, only Redis is counted. As many tasks as decisions are in a call share a
 //! single connection, and take 256 keys in turn. A figure is the difference of a run of 23 charges of each key and a run of
 //! 16, divided by the decisions between. Redis writes all of these in place if the keys are stored.
 //!

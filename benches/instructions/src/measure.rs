@@ -75,6 +75,7 @@ pub(crate) fn all(contenders: &[&str]) -> Result<Results, Failure> {
             "stored" | "stored-pair" | "stored-window" | "stored-month" | "idle" | "idle-pair" => {
                 results.count_calls(contender, CALLS)?;
             }
+            "shared" | "shared-pair" => results.count_calls(contender, &[4, 16, 64])?,
             _ => {
                 results.count_client(contender, IN_FLIGHT, &none)?;
                 results.count_redis(format!("{contender}, Redis"), contender, IN_FLIGHT, &USUAL)?;

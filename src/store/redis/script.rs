@@ -82,7 +82,11 @@ const NUMBERS: &[(&str, u64)] = &[
     ("SIZE.HEAD", 10),
     ("SIZE.RUN", 8),
     ("SIZE.CHARGE", 35),
+    // What is added to the number of charges of a decision whose keys other decisions use too.
+    ("SIZE.SHARED", SHARED as u64),
 ];
+/// What a run adds to the number of its charges, if its decisions share keys: more than a decision has charges.
+pub(super) const SHARED: usize = 1 << 15;
 /// Functions that are created where they are called, because a call of the script that does not call them then
 /// creates nothing.
 const INLINE: &[Include] = &[

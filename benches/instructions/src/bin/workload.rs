@@ -10,8 +10,8 @@ use http::{Request, Response, StatusCode};
 use tokio::{runtime::Builder, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_ratelimit::{
-    Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule, algorithm::FixedWindow,
-    policy::Penalty,
+    Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
+    algorithm::FixedWindow, policy::Penalty,
 };
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
@@ -35,7 +35,7 @@ fn main() -> Result<(), Failure> {
     };
     let (in_flight, decisions): (u64, u64) = (in_flight.parse()?, decisions.parse()?);
     listen(contender);
-    let is_exact = contender.starts_with("stored") || contender.starts_with("idle");
+    let is_exact = ["stored", "idle", "shared"].iter().any(|start| contender.starts_with(start));
     let mut runtime = if is_exact {
         // On one thread, all tasks send their next request before the next call, which then has a decision of each.
         Builder::new_current_thread()
@@ -157,6 +157,9 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
             Policy::new("bench", Quota::per_month(300_000)),
             key(),
         ),
+        "shared" => RateLimitLayer::new(one_connection().await?, large_policy("bench"), Key::new("all")),
+        "shared-pair" => RateLimitLayer::new(one_connection().await?, daily_policy("bench"), key())
+            .rule(Rule::new(large_policy("second"), Key::new("all"))),
         "idle" => RateLimitLayer::new(one_connection().await?, policy("bench"), key()),
         "idle-pair" => {
             RateLimitLayer::new(one_connection().await?, policy("bench"), key()).rule(also("second"))
@@ -192,6 +195,11 @@ fn lasting_policy(name: &str) -> Policy {
 /// A quota for a day, which denies nothing.
 fn daily_policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_day(10_000).burst(10_000))
+}
+
+/// The same for a key that all requests share.
+fn large_policy(name: &str) -> Policy {
+    Policy::new(name, Quota::per_day(10_000_000).burst(10_000_000))
 }
 
 /// As many units in a window of a day.

@@ -9,7 +9,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, current_thread, settings, size, state};
+use support::{RedisServer, current_state, current_thread, settings, size, state};
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
@@ -125,8 +125,10 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
         (any::<usize>(), proptest::sample::select(b",;-x9 \0\x01\x02\x43".to_vec())),
     );
     let rest = prop_oneof![3 => usual, 1 => loose];
-    (number(now() - 1_000_000), number(3), rest, changed).prop_map(|(time, count, rest, changed)| {
-        let mut value = state(time, count, &rest);
+    let numbers = (number(now() - 1_000_000), number(3), any::<bool>());
+    (numbers, rest, changed).prop_map(|((time, count, is_current), rest, changed)| {
+        let mut value =
+            if is_current { current_state(time, count, &rest) } else { state(time, count, &rest) };
         if let Some((place, byte)) = changed {
             let place = place % value.len();
             value[place] = byte;
@@ -145,12 +147,15 @@ fn cells() -> impl Strategy<Value = Vec<u8>> {
     let number =
         || proptest::sample::select(vec![0, 1, 4, 5, 6, 1_000_000, (1 << 40) - 1, 1 << 53, (1 << 56) - 1]);
     let units = proptest::collection::vec(number(), 0..8);
-    (width, 0..4_u64, any::<bool>(), number(), units).prop_map(|(width, age, exact, sum, units)| {
+    let form = (any::<bool>(), any::<bool>());
+    (width, 0..4_u64, form, number(), units).prop_map(|(width, age, (exact, is_current), sum, units)| {
         let latest = now().checked_div(width).map_or(0, |cell| (cell.saturating_sub(age) + 1) * width);
         let cells: Vec<u64> = units.iter().map(|units| units % (1 << 40)).collect();
         let sum = if exact { cells.iter().sum() } else { sum };
         let cells = cells.iter().flat_map(|units| big_endian(*units, 5));
-        state(latest as f64, sum as f64, [big_endian(width, 6), cells.collect()].concat())
+        let (latest, sum, text) =
+            (latest as f64, sum as f64, [big_endian(width, 6), cells.collect()].concat());
+        if is_current { current_state(latest, sum, text) } else { state(latest, sum, text) }
     })
 }
 
@@ -434,6 +439,12 @@ async fn a_number_that_no_decision_writes_is_a_foreign_value() {
         row("a level below zero", "gcra", -1.0, "", true),
         row("a level that is not a number", "gcra", f64::NAN, "", true),
         row("an infinite level", "gcra", f64::INFINITY, "", true),
+        row("the largest count of a window", "fixed-window", 9_007_199_254_740_991.0, "", false),
+        row("a larger count", "fixed-window", 9_007_199_254_740_992.0, "", true),
+        row("a count far above", "fixed-window", 1e300, "", true),
+        row("a part of a unit in a count", "fixed-window", 4.5, "", true),
+        row("a count below zero", "fixed-window", -1.0, "", true),
+        row("a count that is not a number", "fixed-window", f64::NAN, "", true),
         row("the largest refund", "gcra", 5.0, ";562949953421312", false),
         row("a larger refund", "gcra", 5.0, ";562949953421313", true),
         row("more above the level", "gcra", 5.0, ";1;0;35184372088833,5,0", true),
@@ -456,9 +467,13 @@ async fn a_number_that_no_decision_writes_is_a_foreign_value() {
     let client = Client::new(&server);
     let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
     for Row { name, algorithm, count, text, is_foreign } in rows {
-        for (_, policy) in policies().into_iter().filter(|(of, _)| *of == algorithm) {
+        let policies = policies().into_iter().filter(|(of, _)| *of == algorithm);
+        let values = [state(started as f64, count, &text), current_state(started as f64, count, &text)];
+        for ((_, policy), value) in
+            policies.flat_map(|policy| values.clone().map(|value| (policy.clone(), value)))
+        {
             let () = client.run(["FLUSHALL"]);
-            server.set(&format!("rl:p:{algorithm}:{{alice}}"), &state(started as f64, count, &text));
+            server.set(&format!("rl:p:{algorithm}:{{alice}}"), &value);
             match limiter.check(&policy, &Key::new("alice"), 1).await {
                 Ok(decision) => {
                     assert!(!is_foreign, "{name}: {decision:?}");

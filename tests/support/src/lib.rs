@@ -128,7 +128,13 @@ pub fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// The value in Redis of a key with this state, see `lua/include/state.lua`. A script takes only whole numbers.
+/// The value in Redis of a key with this state in version 2, see `lua/include/state.lua`. Its TTL ends a minute after `time`.
+pub fn current_state(time: f64, count: f64, text: impl AsRef<[u8]>) -> Vec<u8> {
+    let kept = time + 60e6;
+    [&[2][..], &time.to_le_bytes(), &count.to_le_bytes(), &kept.to_le_bytes(), text.as_ref()].concat()
+}
+
+/// The same in version 1, which scripts read and do not write. A script takes only whole numbers.
 pub fn state(time: f64, count: f64, text: impl AsRef<[u8]>) -> Vec<u8> {
     [&[1][..], &time.to_le_bytes(), &count.to_le_bytes(), text.as_ref()].concat()
 }

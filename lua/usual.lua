@@ -213,12 +213,8 @@ while place < others do
               granted, mark = 0, retry
             end
           elseif usual == KIND.PENALTY then
-            -- A penalty without bans: the numbers are the denials that ban and their window; see algorithm/penalty.lua.
-            granted, remaining, reset, mark = 1 + cost, first, 0, 0
-            if at and at + second > now then
-              remaining = count < first and first - count or 0
-              reset = count > 0 and at + second - now or 0
-            end
+            -- A penalty without bans, which admits. Nothing reads what else it reports; see algorithm/penalty.lua.
+            granted, remaining, reset, mark = 1 + cost, 0, 0, 0
           end
           if granted then
             if granted == 0 then

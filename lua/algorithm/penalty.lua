@@ -5,8 +5,8 @@
   the first denial after it ended. The denial that reaches `after` bans the key. Each further ban lasts twice as long as
   the one before, up to `longest`, unless `remembered` microseconds have passed since the latest ban ended.
 
-  `decide` only checks whether the key is banned, so it changes no state. The driver calls `strike` for a denial, and
-  `ban` for a ban by an operator.
+  `decide` only checks whether the key is banned. It changes no state, and reports no units. The driver calls `strike` for a
+  denial, and `ban` for a ban by an operator.
 
   State     when the window started, or when the key was banned after it; the denials in the window; and, while bans are
             remembered, `<bans>;<end>`: how many bans denials have caused, and when the latest ban ends.
@@ -72,17 +72,14 @@ end
 local function decide(penalty, cost, started, denials, text)
   if not started then
     -- The usual case, without the calls.
-    return 0, penalty.after, 0, 0, 0, nil, now, 0
+    return 0, 0, 0, 0, 0, nil, now, 0
   end
   local bans, ends, stale
   started, denials, bans, ends, stale = open(penalty, started, denials, text)
-  local retry, remaining = 0, math.max(0, penalty.after - denials)
-  if ends > now and cost > 0 then
-    retry, remaining = ends - now, 0
-  end
+  local retry = ends > now and cost > 0 and ends - now or 0
   local reset
   reset, started, denials, text = kept(penalty, started, denials, bans, ends)
-  return retry, remaining, reset, 0, 0, stale and reset > 0 and reset or nil, started, denials, text
+  return retry, 0, reset, 0, 0, stale and reset > 0 and reset or nil, started, denials, text
 end
 
 -- Counts a denial of a key that is not banned.

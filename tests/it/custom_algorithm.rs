@@ -224,3 +224,32 @@ async fn a_forgotten_local_changes_nothing_for_the_other_policies_of_a_decision(
     let ttl: i64 = server.command(&["PTTL", "rl:hourly:gcra:{alice}"]);
     assert!(ttl <= 4_800_002, "{ttl}");
 }
+
+#[tokio::test]
+async fn a_file_can_round_up_and_keep_a_text() {
+    let (_server, limiter) = on_redis().await;
+    // Keeps the digits of all costs, and reports how many there are, and a fifth of their number.
+    let digits = "return { decide = function(_, cost, time, count, text)
+        local costs = (text or '') .. (cost > 0 and format('%d', cost) or '')
+        return 0, #costs, muldiv_up(costs + 0, 2, 10), 0, 0, 1000000, now, 0, costs
+      end }";
+    let policy = policy("digits", digits);
+    for (cost, remaining, micros) in [(5, 1, 1), (4, 2, 11), (0, 2, 11), (5, 3, 109)] {
+        let decided = limiter.check(&policy, &Key::new("alice"), cost).await.unwrap();
+        let reset = decided.outcomes()[0].reset_after();
+        assert_eq!((decided.remaining(), reset), (Some(remaining), Duration::from_micros(micros)));
+    }
+}
+
+#[tokio::test]
+async fn an_empty_text_is_no_text() {
+    let (_server, limiter) = on_redis().await;
+    let empty = "return { decide = function(_, _, _, _, text)
+        return 0, text and 1 or 2, 0, 0, 0, 1000000, now, 0, ''
+      end }";
+    let policy = policy("empty", empty);
+    for _ in 0..2 {
+        let decided = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        assert_eq!(decided.remaining(), Some(2));
+    }
+}

@@ -14,7 +14,9 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{PATIENT, RedisPool, RedisServer, current_thread, day, eventually, pool, settings};
+use support::{
+    PATIENT, RedisPool, RedisServer, current_state, current_thread, day, eventually, pool, settings,
+};
 use tower_ratelimit::{
     Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
@@ -875,4 +877,112 @@ async fn a_debt_beside_leased_units_stays_owed_and_leased_units_do_not_become_on
     clock.advance(Duration::from_secs(1));
     assert!(wait(&policy).await <= 101.0 * 3.6 - 1.0);
     assert!(wait(&lowered).await <= 101.0 * 360.0);
+}
+
+/// The length of a slot of leases in microseconds.
+const SLOT: u64 = 500_000;
+
+/// A bucket with leases as a model: its level is in parts of a unit, one for each microsecond of the period, so it is exact.
+#[derive(Clone, Debug)]
+struct Model {
+    period: u64,
+    /// The units that drain in the period.
+    units: u64,
+    burst: u64,
+    /// The time of the level.
+    at: u64,
+    parts: u64,
+    slot: u64,
+    /// In the slot, and in the slot before.
+    leased: [u64; 2],
+}
+
+impl Model {
+    /// The parts of the level, and of the leased units that have not become level.
+    fn parts_at(&self, time: u64) -> (u64, u64) {
+        let (mut at, mut parts, mut leased) = (self.at, self.parts, 0);
+        let drain = |parts: u64, time: u64| parts.saturating_sub(self.units * time);
+        for (ended, units) in [(self.slot + 1, self.leased[1]), (self.slot + 2, self.leased[0])] {
+            if ended * SLOT > time {
+                leased += units * self.period;
+                continue;
+            }
+            parts = drain(parts, (ended * SLOT).saturating_sub(at)) + units * self.period;
+            at = at.max(ended * SLOT);
+        }
+        (drain(parts, time - at), leased)
+    }
+
+    /// The microseconds from `now` until level and leases leave room for `units` units.
+    fn wait(&self, now: u64, units: u64) -> u64 {
+        let fits = |time| {
+            let (parts, leased) = self.parts_at(time);
+            parts + leased + units * self.period <= self.burst * self.period
+        };
+        let (mut low, mut high) = (now, now + 10_000_000_000);
+        while low < high {
+            let middle = low.midpoint(high);
+            if fits(middle) { high = middle } else { low = middle + 1 }
+        }
+        low - now
+    }
+
+    /// What a decision sees if the clock stepped back.
+    fn see(&mut self, now: u64) {
+        (self.at, self.slot) = (self.at.min(now), self.slot.min(now / SLOT + 1));
+    }
+
+    /// The remaining units, the wait for `cost`, and the time until the bucket is empty, as a decision reports them.
+    fn expected(&self, now: u64, cost: u64) -> (u64, Option<u64>, u64) {
+        let (parts, leased) = self.parts_at(now);
+        let remaining = (self.burst * self.period - leased - parts) / self.period;
+        (remaining, (cost > remaining).then(|| self.wait(now, cost)), self.wait(now, self.burst))
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_with_leases_waits_as_a_model_does() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let (instance, start) = (Instance::new(&pool, &clock), clock.now());
+    let now = || u64::try_from(clock.now().as_micros()).unwrap();
+    for seed in 0..400 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (units, burst) = (random.u64(1..10), random.u64(5..60));
+        let period = [7_000, 100_000, 333_000, 3_000_000][random.usize(0..4)];
+        let policy = Policy::new("p", Quota::new(units, Duration::from_micros(period)).burst(burst));
+        clock.set(start + Duration::from_micros(random.u64(0..3_000_000)));
+        let leased = [random.u64(0..=burst / 2), random.u64(0..=burst / 3)];
+        let level = random.u64(0..=burst - leased[0] - leased[1]);
+        let (at, slot) = (now() + 300_000 - random.u64(0..1_500_000), now() / SLOT + 3 - random.u64(0..6));
+        let text = format!("{slot},{},{}", leased[0], leased[1]);
+        server.set("rl:p:gcra:{alice}", &current_state(at as f64, level as f64, text));
+        let mut model = Model { period, units, burst, at, parts: level * period, slot, leased };
+        for _ in 0..4 {
+            let cost = random.u64(1..=burst);
+            model.see(now());
+            let (remaining, wait, reset) = model.expected(now(), cost);
+            let peeked = instance.limiter.peek(&policy, &Key::new("alice"), cost).await.unwrap();
+            let reported = peeked.retry_after().map(|wait| wait.as_micros() as u64);
+            let empty = peeked.outcomes()[0].reset_after().as_micros() as u64;
+            assert_eq!(
+                (peeked.remaining(), reported, empty),
+                (Some(remaining), wait, reset),
+                "seed {seed}: {cost} of {model:?} at {}",
+                now()
+            );
+            let charged = instance.take(&policy, cost).await;
+            assert_eq!(charged.is_admitted(), wait.is_none(), "seed {seed}");
+            if charged.is_admitted() {
+                let (parts, _) = model.parts_at(now());
+                for (age, leased) in model.leased.iter_mut().enumerate() {
+                    if (model.slot + 2 - age as u64) * SLOT <= now() {
+                        *leased = 0;
+                    }
+                }
+                (model.at, model.parts) = (now(), parts + cost * period);
+            }
+            clock.advance(Duration::from_micros(random.u64(0..700_000)));
+        }
+    }
 }

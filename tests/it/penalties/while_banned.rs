@@ -191,3 +191,16 @@ async fn a_read_only_server_fails_a_denial_that_must_be_counted() {
     let () = server.command(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2));
 }
+
+#[tokio::test]
+async fn a_server_with_too_few_replicas_denies_and_does_not_count_the_denial() {
+    let (server, limiter) = on_redis().await;
+    let policy = day("p", 1).penalty(three()).failure_mode(FailureMode::Closed);
+    let alice = Key::new("alice");
+    assert!(ask(&limiter, &policy, &alice).await.is_admitted());
+    let () = server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let denied = ask(&limiter, &policy, &alice).await;
+    assert!(denied.is_denied() && denied.banned_for().is_none() && denied.failure().is_none(), "{denied:?}");
+    let () = server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2));
+}

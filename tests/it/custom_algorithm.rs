@@ -242,7 +242,7 @@ async fn a_file_can_round_up_and_keep_a_text() {
 }
 
 #[tokio::test]
-async fn an_empty_text_is_no_text() {
+async fn an_empty_text_is_kept_as_nil() {
     let (_server, limiter) = on_redis().await;
     let empty = "return { decide = function(_, _, _, _, text)
         return 0, text and 1 or 2, 0, 0, 0, 1000000, now, 0, ''

@@ -241,7 +241,7 @@ async fn a_batch_of_new_keys_under_one_and_two_policies_is_read_once() {
         let (limiter, charges) = (limiter.clone(), charges(i));
         async move { limiter.check_all(&charges).await.unwrap() }
     });
-    for decision in futures_util::future::join_all(decisions).await {
+    for decision in join_all(decisions).await {
         assert!(decision.is_admitted());
         assert!(decision.outcomes().iter().all(|outcome| outcome.remaining() == 9), "{decision:?}");
     }

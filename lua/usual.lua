@@ -314,12 +314,12 @@ while place < others do
   end
 end
 if sharing then
-  for q, expiry in pairs(sharing.ttls) do
-    local written
+  for q = 1, size do
+    local key, expiry, written = keys[q], sharing.ttls[q], true
     if expiry == true then
-      written = try('SETRANGE', keys[q], '0', held[q]) == #held[q]
-    else
-      written = try('SET', keys[q], held[q], 'PX', expiry)
+      written = try('SETRANGE', key, '0', held[q]) == #held[q]
+    elseif expiry then
+      written = try('SET', key, held[q], 'PX', expiry)
       written = written and not written.err
     end
     if not written then

@@ -21,8 +21,8 @@ local size = #keys
 -- left       the decisions that are left, by the number of their first record; nil for none
 -- sliding    the functions of the sliding window, once they are needed
 -- sharing    of decisions that share keys, nil for none: `made`, how many of the run are made; `ttls`, by key, the TTL of the
---            state in `held`, or true to keep the one of the key; `changed`, the first records of the decisions that
---            changed a key; and `left`, by key, whether a decision on it is left: then so are the later ones
+--            state in `held`, or true to keep the one of the key; `heads`, their first records; and `left`, by key, whether a
+--            decision on it is left: then so are the later ones
 local held, plans, reply, only, errors, left, sliding, sharing
 -- Of the reply. Each key has one, unless decisions share keys or there are other decisions.
 local count_of_records = size
@@ -46,11 +46,14 @@ while place < others do
   local shared
   if width > SIZE.SHARED then
     width, held, reply = width - SIZE.SHARED, held or call('MGET', unpack(keys)), reply or {}
-    sharing = sharing or { made = 0, ttls = {}, changed = {}, left = {} }
+    sharing = sharing or { made = 0, ttls = {}, heads = {}, left = {} }
     local made = sharing.made
     last = width > 1 and width or decisions
     shared = { struct.unpack('<' .. string.rep('H', last), request, before + 2 * width * made) }
     before, records = 0, records + width * made
+    for head = records + 1, records + last, width do
+      sharing.heads[#sharing.heads + 1] = head
+    end
   end
   -- From here on: what to add to the number of a key to get that of its record.
   records = records - before
@@ -270,7 +273,6 @@ while place < others do
                 held[q] = expiry == true and '\2' .. state or state
                 -- A TTL that an earlier decision wants is longer than the one of the key.
                 sharing.ttls[q] = expiry ~= true and expiry or sharing.ttls[q] or true
-                sharing.changed[#sharing.changed + 1] = head
               elseif expiry == true then
                 is_left = try('SETRANGE', key, '1', state) ~= #state + 1
               else
@@ -323,10 +325,10 @@ if sharing then
       written = written and not written.err
     end
     if not written then
-      -- Redis takes all writes of a script or none, so nothing is charged yet.
+      -- Redis takes all writes of a script or none, so nothing is charged yet. Denials may depend on what is not written.
       left = left or {}
-      for i = 1, #sharing.changed do
-        left[sharing.changed[i]] = true
+      for i = 1, #sharing.heads do
+        left[sharing.heads[i]] = true
       end
       break
     end

@@ -519,6 +519,13 @@ async fn decisions_on_a_shared_key_fail_together_if_it_cannot_be_written_and_alo
         }
         let () = server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         assert_eq!(used(&pool, Key::new("all")).await, before);
+        // Only what cannot be written leaves too few units for the second one.
+        let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        let all = Key::new("all");
+        for decided in join_all((60..69).map(|cost| limiter.check(&pool, &all, cost))).await {
+            assert_eq!(decided.unwrap_err().kind(), ErrorKind::StoreFailed);
+        }
+        let () = server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         assert!(round().await.into_iter().all(|decided| decided.unwrap()));
     }
     let () = server.command(&["DEL", "rl:tenants:gcra:{5}"]);

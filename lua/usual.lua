@@ -2,8 +2,8 @@
   The usual decisions of a call: under buckets, fixed windows, penalties and sliding windows.
 
   Redis runs the whole text of a script at every call, and creating a function takes longer than making such a decision. So
-  this part creates none but for sliding windows, and no table that a call of one charge does not need. It repeats for the
-  usual cases what include/, bucket_in_full/ and algorithm/ have as functions for every case. It leaves all others to the
+  this part creates none but for sliding windows and shared keys, and no table that a call of one charge does not need. It
+  repeats for the usual cases what include/, bucket_in_full/ and algorithm/ have as functions for every case. It leaves all others to the
   rest of the script: states with a text, of another format or of a clock that stepped back, products that are too large,
   denials that count for a penalty, keys of another type, and writes that fail.
 
@@ -20,10 +20,13 @@ local size = #keys
 -- errors     of decisions
 -- left       the decisions that are left, by the number of their first record; nil for none
 -- sliding    the functions of the sliding window, once they are needed
--- sharing    of decisions that share keys, nil for none: `made`, how many of the run are made; `ttls`, by key, the TTL of the
---            state in `held`, or true to keep the one of the key; `heads`, their first records; and `left`, by key, whether a
---            decision on it is left: then so are the later ones
-local held, plans, reply, only, errors, left, sliding, sharing
+-- sharing    of decisions that share keys, nil for none: `made`, how many of the run are made; `held`, what the keys hold, with
+--            what is to be written; `ttls`, by key, its TTL, or true to keep the one of the key; `heads`, their first records;
+--            `left`, by key, whether a decision on it is left: then so are the later ones; and `read`, what stands for `held`
+-- shared     the numbers of the keys of the run's decisions, if they share keys
+local held, plans, reply, only, errors, left, sliding, sharing, shared
+-- The last charge of a run.
+local last
 -- Of the reply. Each key has one, unless decisions share keys or there are other decisions.
 local count_of_records = size
 if size > 1 then
@@ -40,28 +43,31 @@ while place < others do
   -- denied     the decisions of several charges that are denied, by the number of their first record; nil for none
   -- some_exist whether a key without a value may exist
   -- known_...  what is made of all keys without a state, if `is_known`
-  local last, denied, some_exist, is_known, known_state, known_expiry, known_record = before + decisions * width, nil
-  -- The numbers of the keys of the run's decisions, if others use one too. Their keys are written after all decisions, and a
-  -- decision of several charges is made before the next one.
-  local shared
-  if width > SIZE.SHARED then
-    width, held, reply = width - SIZE.SHARED, held or call('MGET', unpack(keys)), reply or {}
-    sharing = sharing or { made = 0, ttls = {}, heads = {}, left = {} }
-    local made = sharing.made
-    last = width > 1 and width or decisions
-    shared = { struct.unpack('<' .. string.rep('H', last), request, before + 2 * width * made) }
-    before, records = 0, records + width * made
-    for head = records + 1, records + last, width do
-      sharing.heads[#sharing.heads + 1] = head
+  local denied, some_exist, is_known, known_state, known_expiry, known_record
+  -- The charge after which a decision's keys are written; 0 if others use them too, whose keys are written after all decisions.
+  local writes_at = width
+  last = before + decisions * width
+  if width > 1 then
+    if width > SIZE.SHARED then
+      width, writes_at, reply = width - SIZE.SHARED, 0, reply or {}
+      if not sharing then
+        sharing = { made = 0, held = held or call('MGET', unpack(keys)), ttls = {}, heads = {}, left = {} }
+        sharing.read = setmetatable({}, { __index = function(_, k)
+          local q = shared[k]
+          -- No state has no bytes.
+          return sharing.left[q] and '' or sharing.held[q]
+        end })
+      end
+      held = sharing.read
+      -- A decision of several charges is made before the next one.
+      local made = sharing.made
+      last = width > 1 and width or decisions
+      shared = { struct.unpack('<' .. string.rep('H', last), request, before + 2 * width * made) }
+      before, records = 0, records + width * made
+      for head = records + 1, records + last, width do
+        sharing.heads[#sharing.heads + 1] = head
+      end
     end
-  end
-  -- From here on: what to add to the number of a key to get that of its record.
-  records = records - before
-  if sharing then
-    -- Runs are in the order of their records.
-    count_of_records = math.max(size, records + last)
-  end
-  if width > 1 or shared then
     if not held then
       plans = { false, false, false, false, false, false }
     else
@@ -69,10 +75,9 @@ while place < others do
       -- MGET has no value of a key of another type, and such a key must not be found after another one was charged.
       local absent, count = nil, 0
       for k = before + 1, last do
-        local q = shared and shared[k] or k
-        if not held[q] then
+        if not held[k] then
           absent, count = absent or { unpack(keys) }, count + 1
-          absent[count] = keys[q]
+          absent[count] = keys[shared and shared[k] or k]
         end
       end
       if absent then
@@ -81,6 +86,8 @@ while place < others do
       end
     end
   end
+  -- From here on: what to add to the number of a key to get that of its record.
+  records = records - before
   local start, pass, i = place, 1, 1
   while i <= width do
     if i > 1 or pass > 1 then
@@ -98,10 +105,9 @@ while place < others do
     for k = before + i, last, width do
       local r = records + k
       if pass == 1 or denied[r - i + 1] and plans[k] ~= 0 then
-        local q = shared and shared[k] or k
-        local key, value, state, expiry, record = keys[q], nil
+        local key, value, state, expiry, record = keys[k], nil
         if held then
-          value = held[q]
+          value = held[k]
         else
           -- An error is a table. Its length is 0.
           value = try('GET', key)
@@ -125,9 +131,6 @@ while place < others do
               usual = 0
             end
           elseif some_exist then
-            usual = 0
-          end
-          if shared and sharing.left[q] then
             usual = 0
           end
           if usual == KIND.BUCKET or usual == KIND.DEBT then
@@ -238,16 +241,16 @@ while place < others do
               record = pack('<dddddd', now, granted, remaining, reset, mark, 0)
             else
               record = pack('<ddddd', granted, remaining, reset, mark, 0)
-              if not value and not shared then
+              if not value then
                 is_known, known_state, known_expiry, known_record = true, state, expiry, record
               end
             end
           end
         end
-        if size == 1 and not shared then
-          only = record
-        else
+        if reply then
           reply[r] = record or ''
+        else
+          only = record
         end
         local head, is_left = r - i + 1, not record
         if width > 1 then
@@ -262,18 +265,27 @@ while place < others do
           -- MGET has no value of a key of another type.
           is_left = is_left or call('EXISTS', key) == 1
         end
-        if i == width and not is_left and not (denied and denied[head]) then
-          for j = k, k - i + 1, -1 do
-            if j < k then
-              q = shared and shared[j] or j
-              key, state, expiry = keys[q], plans[j], plans[size + j]
-            end
-            if state and not is_left then
-              if shared then
-                held[q] = expiry == true and '\2' .. state or state
+        if i ~= writes_at then
+          if shared and i == width and not is_left and not (denied and denied[head]) then
+            for j = k, k - i + 1, -1 do
+              if j < k then
+                state, expiry = plans[j], plans[size + j]
+              end
+              if state then
+                local q = shared[j]
+                sharing.held[q] = expiry == true and '\2' .. state or state
                 -- A TTL that an earlier decision wants is longer than the one of the key.
                 sharing.ttls[q] = expiry ~= true and expiry or sharing.ttls[q] or true
-              elseif expiry == true then
+              end
+            end
+          end
+        elseif not is_left and not (denied and denied[head]) then
+          for j = k, k - i + 1, -1 do
+            if j < k then
+              key, state, expiry = keys[j], plans[j], plans[size + j]
+            end
+            if state and not is_left then
+              if expiry == true then
                 is_left = try('SETRANGE', key, '1', state) ~= #state + 1
               else
                 local written
@@ -304,7 +316,7 @@ while place < others do
     end
   end
   if shared then
-    sharing.made = sharing.made + last / width
+    held, shared, sharing.made = sharing.held, nil, sharing.made + last / width
     if sharing.made < decisions then
       place = start - SIZE.RUN
     else
@@ -316,12 +328,14 @@ while place < others do
   end
 end
 if sharing then
+  -- Runs are in the order of their records.
+  count_of_records = math.max(size, records + last)
   for q = 1, size do
     local key, expiry, written = keys[q], sharing.ttls[q], true
     if expiry == true then
-      written = try('SETRANGE', key, '0', held[q]) == #held[q]
+      written = try('SETRANGE', key, '0', sharing.held[q]) == #sharing.held[q]
     elseif expiry then
-      written = try('SET', key, held[q], 'PX', expiry)
+      written = try('SET', key, sharing.held[q], 'PX', expiry)
       written = written and not written.err
     end
     if not written then

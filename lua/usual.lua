@@ -94,14 +94,26 @@ while place < others do
       cost, _, kind, first, second, third = struct.unpack('<dHBddd', request, place)
       is_known = nil
     end
-    place = place + SIZE.CHARGE + (kind == KIND.PENALTY and 24 or kind == KIND.DEBT and 8 or kind == KIND.CALENDAR and 16 or 0)
-    -- Of a calendar, `second` is when the window of the call ends, and `third` when it starts.
-    if kind == KIND.CALENDAR and (now < third or now >= second) then
-      -- It is the next window, or the clock of the instance is wrong: the rest of the script knows the windows beside it.
-      kind = 0
+    place = place + SIZE.CHARGE
+    -- The units that must remain.
+    local headroom = 0
+    if kind > KIND.SLIDING_WINDOW then
+      local has_headroom = kind > KIND.WITH_HEADROOM
+      kind = has_headroom and kind - KIND.WITH_HEADROOM or kind
+      place = place + (kind == KIND.PENALTY and 24 or kind == KIND.DEBT and 8 or kind == KIND.CALENDAR and 16 or 0)
+      if has_headroom then
+        headroom, place = struct.unpack('<d', request, place)
+      end
+      -- Of a calendar, `second` is when the window of the call ends, and `third` when it starts.
+      if kind == KIND.CALENDAR and (now < third or now >= second) then
+        -- It is the next window, or the clock of the instance is wrong: the rest of the script knows the windows beside it.
+        kind = 0
+      end
     end
     -- The second pass reports the charges of denied decisions as they are: with a cost of 0.
     local charged = pass == 1 and cost or 0
+    -- What must fit.
+    local asked = charged > 0 and charged + headroom or 0
     for k = before + i, last, width do
       local r = records + k
       if pass == 1 or denied[r - i + 1] and plans[k] ~= 0 then
@@ -151,12 +163,12 @@ while place < others do
             remaining = third - count + drained
             if remaining >= 0 then
               granted = 0
-              if charged <= remaining then
+              if asked <= remaining then
                 granted, count, remaining = 1 + cost, count + charged, remaining - charged
-              elseif cost > third then
+              elseif asked > third then
                 mark = -1
               else
-                mark = (count + cost - third) * period
+                mark = (count + asked - third) * period
                 if mark < 2^53 then
                   local rest = mark % units
                   mark = (mark - rest) / units + (rest > 0 and 1 or 0) - elapsed
@@ -199,10 +211,10 @@ while place < others do
               at, count = now, 0
             end
             remaining, lifetime = count < first and first - count or 0, ends - now
-            if charged <= remaining then
+            if asked <= remaining then
               granted, count, remaining, mark = 1 + cost, count + charged, remaining - charged, at
             else
-              granted, mark = 0, cost > first and -1 or lifetime
+              granted, mark = 0, asked > first and -1 or lifetime
             end
             reset = count > 0 and lifetime or 0
           elseif usual == KIND.SLIDING_WINDOW then
@@ -210,9 +222,14 @@ while place < others do
             sliding = sliding or sliding_window(true)
             text = value and #value > SIZE.STATE and string.sub(value, SIZE.STATE + 1) or nil
             local window, made, retry, delay = sliding.policy(first, second, third), nil
+            local started, sum, cells = at, count, text
             -- Whether there was an error, then as under "The functions of an algorithm" in lua/README.md.
             made, retry, remaining, reset, delay, mark, lifetime, at, count, text =
-              pcall(sliding.decide, window, charged, at, count, text)
+              pcall(sliding.decide, window, asked, started, sum, cells)
+            if asked > charged and made and retry == 0 then
+              made, retry, remaining, reset, delay, mark, lifetime, at, count, text =
+                pcall(sliding.decide, window, charged, started, sum, cells)
+            end
             if made and retry == 0 then
               granted = 1 + cost
             elseif made then

@@ -234,7 +234,7 @@ pub use self::{
     },
     layer::{layer::RateLimitLayer, rule::Rule},
     limiter::{Limiter, Operator, Reservation, Units},
-    policy::{failure_mode::FailureMode, policy::Policy, source::PolicySource},
+    policy::{criticality::Criticality, failure_mode::FailureMode, policy::Policy, source::PolicySource},
     response::{headers::RateLimitHeaders, rejection::Rejection},
     store::memory::MemoryStore,
 };

@@ -23,6 +23,7 @@
     shadow         whether its denial denies nothing
     main           of a charge against the penalty of another charge, the place of that one; otherwise false
     denied         whether an earlier call denied that one
+    headroom       the units that must remain
     k              the index of its key
     units          those that are planned, and what decide() returned for them
 ]]
@@ -44,7 +45,7 @@ local function open_run(at)
     local rule, cost, holder, made, mark = unpack(numbers, at + 5 + 5 * i, at + 9 + 5 * i)
     run[i] = {
       rule = rules[rule], holder = ARGV[holder], reset_mark = -holder, cost = cost, made = made, made_mark = mark, shadow = made == SHADOW,
-      main = made <= BAN and mark, denied = made == DENIED,
+      main = made <= BAN and mark, denied = made == DENIED, headroom = (made == 0 or made == SHADOW) and mark or 0,
       k = 0, units = 0, retry = 0, remaining = 0, reset = 0, delay = 0, mark = 0, lifetime = 0, time = 0, count = 0, text = 0,
     }
     if made <= BAN then
@@ -59,13 +60,28 @@ local function open_run(at)
   end
 end
 
+-- Evaluates `units` units of a charge, at least one, beside the units that must remain. A denial is of both.
+local function evaluate_beside(charge, units, time, count, text)
+  local rule = charge.rule
+  local retry, remaining, reset, delay, mark, lifetime, new_time, new_count, new_text =
+    rule.decide(rule.policy, units + charge.headroom, time, count, text, charge.holder)
+  if retry == 0 then
+    return rule.decide(rule.policy, units, time, count, text, charge.holder)
+  end
+  return retry, remaining, reset, delay, mark, lifetime, new_time, new_count, new_text
+end
+
 -- Plans `units` units of a charge. Returns whether they are admitted.
 local function plan(charge, units)
   local rule = charge.rule
   local time, count, text = state_of(charge.k, rule)
   local retry, remaining, reset, delay, mark, lifetime
-  retry, remaining, reset, delay, mark, lifetime, time, count, text =
-    rule.decide(rule.policy, units, time, count, text, charge.holder)
+  if units > 0 and charge.headroom > 0 then
+    retry, remaining, reset, delay, mark, lifetime, time, count, text = evaluate_beside(charge, units, time, count, text)
+  else
+    retry, remaining, reset, delay, mark, lifetime, time, count, text =
+      rule.decide(rule.policy, units, time, count, text, charge.holder)
+  end
   charge.units, charge.retry, charge.remaining, charge.reset = units, retry, remaining, reset
   charge.delay, charge.mark, charge.lifetime = delay, mark, lifetime
   charge.time, charge.count, charge.text = time, count, text
@@ -128,7 +144,8 @@ local function change(record, charge)
   end
 end
 
--- Counts the denials of charges with a penalty, unless one of the keys is banned.
+-- Counts the denials of charges with a penalty, unless one of the keys is banned. A denial only for the sake of the units that must
+-- remain does not count.
 local function strike(record)
   for i = 1, run.width do
     if run[i].main and run[i].retry ~= 0 then
@@ -137,7 +154,9 @@ local function strike(record)
   end
   for i = 1, run.width do
     local charge = run[i]
-    if charge.main and (charge.denied or run[charge.main].retry ~= 0) then
+    local main = charge.main and run[charge.main]
+    local is_shed = main and main.headroom > 0 and main.remaining >= main.cost
+    if main and (charge.denied or main.retry ~= 0 and not is_shed) then
       local rule = charge.rule
       local lifetime, time, count, text = function_of(rule, 'strike')(rule.policy, state_of(charge.k, rule))
       if lifetime then
@@ -171,7 +190,7 @@ local function plan_all()
     local fits = plan(charge, units)
     if least and not fits then
       -- All that remains, or what is charged at least, for its retry time.
-      fits = plan(charge, math.max(least, math.min(units, charge.remaining)))
+      fits = plan(charge, math.max(least, math.min(units, charge.remaining - charge.headroom)))
     end
     admitted = admitted and (fits or charge.shadow)
   end
@@ -265,13 +284,18 @@ end
 local function take_each(last, first, record)
   local charge = run[1]
   local rule, cost, holder, indices = charge.rule, charge.cost, charge.holder, run.indices
+  local has_headroom = cost > 0 and charge.headroom > 0
   while done < last do
     done = done + 1
     local k = indices and numbers[indices + done] or first + done
     local time, count, text = state_of(k, rule)
     local retry, remaining, reset, delay, mark, lifetime
-    retry, remaining, reset, delay, mark, lifetime, time, count, text =
-      rule.decide(rule.policy, cost, time, count, text, holder)
+    if has_headroom then
+      retry, remaining, reset, delay, mark, lifetime, time, count, text = evaluate_beside(charge, cost, time, count, text)
+    else
+      retry, remaining, reset, delay, mark, lifetime, time, count, text =
+        rule.decide(rule.policy, cost, time, count, text, holder)
+    end
     if lifetime and cost > 0 then
       set_state(record + done, k, rule, lifetime, time, count, text)
     end

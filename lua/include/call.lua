@@ -72,7 +72,8 @@ while place < others do
   for _ = 1, width do
     local cost, main, kind, first, second, third = struct.unpack('<dHBddd', request, place)
     local fourth, fifth, sixth
-    place = place + SIZE.CHARGE
+    local headroom, has_headroom = 0, kind > KIND.WITH_HEADROOM
+    kind, place = has_headroom and kind - KIND.WITH_HEADROOM or kind, place + SIZE.CHARGE
     if kind == KIND.PENALTY then
       fourth, fifth, sixth = struct.unpack('<ddd', request, place)
       place = place + 24
@@ -82,6 +83,9 @@ while place < others do
     elseif kind == KIND.CALENDAR then
       fourth, fifth = struct.unpack('<dd', request, place)
       place = place + 16
+    end
+    if has_headroom then
+      headroom, place = struct.unpack('<d', request, place)
     end
     if is_left then
       if kind == KIND.PENALTY then
@@ -97,7 +101,7 @@ while place < others do
         -- The functions of all buckets are the same.
         add_rule('gcra', first, second, third, fourth)
       end
-      add(#rules, cost, 0, main > 0 and BAN or 0, main)
+      add(#rules, cost, 0, main > 0 and BAN or 0, main > 0 and main or headroom)
     end
   end
   for _ = 1, is_shared * decisions * width do

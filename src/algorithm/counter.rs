@@ -121,17 +121,19 @@ pub(crate) const NO_DEBT: &str = "this algorithm allows no debt: leave out `max_
 pub(crate) mod usual {
     /// Then the period, the units that drain in it, and the burst.
     pub(crate) const BUCKET: u64 = 1;
-    /// The same, and the debt.
-    pub(crate) const DEBT: u64 = 2;
     /// Then the limit, the period, and the offset; the period again for anchored windows.
-    pub(crate) const WINDOW: u64 = 3;
+    pub(crate) const WINDOW: u64 = 2;
+    /// Then the limit, the number of cells, and their width. The last kind with three numbers.
+    pub(crate) const SLIDING_WINDOW: u64 = 3;
+    /// The numbers of a bucket, and the debt.
+    pub(crate) const DEBT: u64 = 4;
     /// Then the denials that ban a key, and the window in which they count; a 0; and the other arguments.
-    pub(crate) const PENALTY: u64 = 4;
-    /// Then the limit, the number of cells, and their width.
-    pub(crate) const SLIDING_WINDOW: u64 = 5;
+    pub(crate) const PENALTY: u64 = 5;
     /// Then the limit, and when the window of the call ends and starts; then when the window before it starts
     /// and the one after it ends. All but the limit are of the call.
     pub(crate) const CALENDAR: u64 = 6;
+    /// Added to the number of a charge with headroom, which comes last.
+    pub(crate) const WITH_HEADROOM: u64 = 64;
 }
 
 /// A change of the state of a key.

@@ -17,7 +17,7 @@ mod under_way;
 pub(crate) mod watched;
 
 #[cfg(feature = "serde")]
-pub(crate) use self::serde_text::{from_text, to_text};
+pub(crate) use self::serde_text::{from_text, from_text_or_number, to_text};
 pub use self::{
     answer::Answer,
     error::{Error, ErrorKind},

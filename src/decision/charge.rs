@@ -7,11 +7,16 @@ use std::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use super::unit::RuleUnit;
-use crate::{algorithm::twin::Receipt, base::random::random, key::Key, policy::Policy};
+use crate::{
+    algorithm::twin::Receipt,
+    base::random::random,
+    key::Key,
+    policy::{Criticality, Policy},
+};
 
 /// What a decision is about: `cost` units for `key` under `policy`.
 ///
@@ -43,16 +48,20 @@ pub struct Charge {
     rule: u16,
     /// What the rule counts.
     unit: RuleUnit,
+    criticality: Criticality,
 }
 
 /// The most rules of a layer: a charge has 16 bits for the index of its rule.
 pub(crate) const MOST_RULES: usize = 1 << 16;
 
-/// Charges are equal if their policy, key and cost are. The holder of a
+/// Charges are equal if their policy, key, cost and criticality are. The holder of a
 /// [permit](crate::algorithm::Concurrency) is not compared.
 impl PartialEq for Charge {
     fn eq(&self, other: &Self) -> bool {
-        self.cost == other.cost && self.key == other.key && self.policy == other.policy
+        self.cost == other.cost
+            && self.key == other.key
+            && self.policy == other.policy
+            && self.criticality == other.criticality
     }
 }
 
@@ -90,7 +99,8 @@ impl Charge {
     #[inline(always)]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let meaning = if policy.has_permits() { Meaning::Permit(next_holder()) } else { Meaning::Cost };
-        Self { policy, key: key.stored(), cost, meaning, rule: 0, unit: RuleUnit::default() }
+        let criticality = Criticality::CriticalPlus;
+        Self { policy, key: key.stored(), cost, meaning, rule: 0, unit: RuleUnit::default(), criticality }
     }
 
     /// Notes the index of the layer's rule that made the charge, below [`MOST_RULES`], and what it counts.
@@ -106,7 +116,13 @@ impl Charge {
 
     /// The same charge with a new holder: a charge that is made twice needs two permits.
     pub(crate) fn with_new_holder(&self) -> Self {
-        Self::of(self.policy.clone(), self.key.clone(), self.cost).by_rule(self.rule(), self.unit)
+        let charge = Self::of(self.policy.clone(), self.key.clone(), self.cost);
+        charge.by_rule(self.rule(), self.unit).with_criticality(self.criticality)
+    }
+
+    /// A charge of no units, which asks for what remains.
+    pub(crate) fn asking(&self) -> Self {
+        Self::of(self.policy.clone(), self.key.clone(), 0).with_criticality(self.criticality)
     }
 
     /// The policy.
@@ -186,16 +202,53 @@ impl Charge {
         self
     }
 
+    /// Sets how critical the request is, which decides how much of the policy it leaves [to others](Policy::headroom). Defaults to
+    /// [`CriticalPlus`](Criticality::CriticalPlus), which leaves nothing.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Criticality, Key, Policy, Quota, policy::Headroom};
+    ///
+    /// let site = Policy::new("site", Quota::per_hour(10)).headroom(Criticality::Critical, Headroom::Units(3));
+    /// let charge = Charge::new(&site, &Key::new("all"), 1);
+    /// assert_eq!(charge.headroom(), 0);
+    /// assert_eq!(charge.with_criticality(Criticality::Sheddable).headroom(), 3);
+    /// ```
+    #[must_use]
+    pub const fn with_criticality(mut self, criticality: Criticality) -> Self {
+        self.criticality = criticality;
+        self
+    }
+
+    /// How critical the request is.
+    #[must_use]
+    pub const fn criticality(&self) -> Criticality {
+        self.criticality
+    }
+
+    /// The units that must remain after the charge: the policy's [headroom](Policy::headroom) for requests of this
+    /// [criticality](Self::criticality). A store admits the charge if its cost and these units fit, and charges the cost.
+    #[must_use]
+    #[inline]
+    pub fn headroom(&self) -> u64 {
+        match self.criticality {
+            Criticality::CriticalPlus => 0,
+            criticality => self.policy.headroom_of(criticality),
+        }
+    }
+
     /// Whether both have the same key and the same policy name.
     pub(crate) fn is_of_same_count(&self, other: &Self) -> bool {
         self.key == other.key && self.policy.name() == other.policy.name()
     }
 
-    /// Takes the larger cost if `other` has the same key and an equal policy. `false` if it has not.
+    /// Takes the larger cost and the lower criticality if `other` has the same key and an equal policy. `false` if it has not.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
         let is_same = self.key == other.key && self.policy == other.policy;
         if is_same {
             self.cost = self.cost.max(other.cost);
+            self.criticality = self.criticality.min(other.criticality);
         }
         is_same
     }
@@ -305,6 +358,27 @@ impl Charge {
     /// A larger cost is denied in the same way.
     pub(crate) fn bounded_cost(&self) -> u64 {
         self.cost.min(self.policy.capacity().saturating_add(1))
+    }
+
+    /// The headroom as the algorithms see it: with the [bounded cost](Self::bounded_cost), at most one unit above the capacity. 0
+    /// for a cost of 0, which is always admitted.
+    #[inline]
+    pub(crate) fn bounded_headroom(&self) -> u64 {
+        match (self.cost, self.headroom()) {
+            (0, _) | (_, 0) => 0,
+            (_, headroom) => headroom.min(self.policy.capacity().saturating_add(1) - self.bounded_cost()),
+        }
+    }
+
+    /// The units that must remain for the charge to be admitted: its cost and its headroom.
+    pub(crate) fn evaluated(&self) -> u64 {
+        self.cost.saturating_add(if self.cost > 0 { self.headroom() } else { 0 })
+    }
+
+    /// The wait of a charge that never fits now: only a larger quota admits it.
+    #[cold]
+    pub(crate) fn retry_once_grown(&self) -> Option<Duration> {
+        self.policy.retry_once_grown(self.evaluated())
     }
 }
 

@@ -385,6 +385,14 @@ impl Decision {
         self.is_denied() || self.decided.shadows > 0
     }
 
+    /// Whether the request is denied only for the sake of [more critical](crate::Policy::headroom) ones: under each policy that
+    /// denies it, as many units as it costs remain.
+    #[must_use]
+    pub fn is_shed(&self) -> bool {
+        let mut denials = self.outcomes().iter().filter(|outcome| outcome.is_denied());
+        self.is_denied() && denials.all(Outcome::is_shed)
+    }
+
     /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key.
     pub(crate) fn is_banned(&self) -> bool {
         self.banned_for().is_some()

@@ -52,6 +52,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
         (Counted::Denied, policy.settings().enforced > 0.0),
         (Counted::ShadowDenied, policy.settings().enforced < 1.0),
         (Counted::Banned, policy.bans().is_some()),
+        (Counted::Shed, !policy.settings().headroom.is_empty()),
     ];
     for (verdict, _) in verdicts.into_iter().filter(|(_, is_possible)| *is_possible) {
         show(DecisionSource::Store, verdict);
@@ -62,7 +63,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
             show(DecisionSource::Local, verdict);
         }
     }
-    if is_in_redis && policy.settings().max_lease.is_some() {
+    if is_in_redis && policy.most_leased().is_some() {
         show(DecisionSource::Lease, Counted::Admitted);
     }
     if is_in_redis && mode == FailureMode::Open {
@@ -90,6 +91,7 @@ fn count(decision: &Decision) {
         let verdict = match outcome.verdict() {
             Verdict::Deny { .. } if outcome.is_shadow() => Counted::ShadowDenied,
             Verdict::Deny { .. } if outcome.is_banned() => Counted::Banned,
+            Verdict::Deny { .. } if outcome.is_shed() => Counted::Shed,
             Verdict::Deny { .. } => Counted::Denied,
             // Another policy denied, so this one was not charged.
             _ if decision.is_denied() => continue,
@@ -112,6 +114,6 @@ fn count(decision: &Decision) {
 /// Records the share of its quota that the key of `outcome` has used.
 fn record_use(metrics: &PolicyMetrics<'_>, outcome: &Outcome) {
     let policy = outcome.policy();
-    let used = policy.capacity().saturating_sub(outcome.remaining());
+    let used = policy.capacity().saturating_sub(outcome.remaining_for_all());
     metrics.used(used, policy.capacity_without_debt());
 }

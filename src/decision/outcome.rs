@@ -150,7 +150,8 @@ impl Claim {
 
 impl Outcome {
     /// An outcome of `charge`, for your own stores. It grants 0 units; see
-    /// [`with_granted`](Self::with_granted).
+    /// [`with_granted`](Self::with_granted). `remaining` are the units that the most critical requests can still be charged,
+    /// without regard to the charge's [headroom](Charge::headroom).
     #[must_use]
     pub fn new(charge: &Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
         Self::of(charge.clone(), verdict, remaining, reset_after)
@@ -323,10 +324,27 @@ impl Outcome {
         self.charge.policy().capacity()
     }
 
-    /// The units that can still be charged, right after this decision.
+    /// The units that requests of the same [criticality](Charge::criticality) can still be charged, right after this decision:
+    /// those that remain, without the [headroom](Charge::headroom) for more critical ones.
     #[must_use]
-    pub const fn remaining(&self) -> u64 {
+    #[inline]
+    pub fn remaining(&self) -> u64 {
+        self.remaining.saturating_sub(self.charge.headroom())
+    }
+
+    /// The units that the most critical requests can still be charged.
+    pub(crate) const fn remaining_for_all(&self) -> u64 {
         self.remaining
+    }
+
+    /// Whether the policy denied the request only for the sake of more critical ones: as many units as it costs remain, and are
+    /// kept for them as [headroom](Policy::headroom).
+    #[must_use]
+    pub fn is_shed(&self) -> bool {
+        self.verdict.is_denied()
+            && !self.is_banned()
+            && self.charge.headroom() > 0
+            && self.charge.cost() <= self.remaining
     }
 
     /// The time until the quota is fully replenished, unless the key is charged before.
@@ -360,7 +378,7 @@ impl Outcome {
             _ => (false, Duration::ZERO),
         };
         wait(self).cmp(&wait(other)).then_with(|| {
-            let (mine, others) = (u128::from(self.remaining), u128::from(other.remaining));
+            let (mine, others) = (u128::from(self.remaining()), u128::from(other.remaining()));
             (others * u128::from(self.capacity())).cmp(&(mine * u128::from(other.capacity())))
         })
     }

@@ -116,6 +116,7 @@ fn record(span: &Span, decision: &Decision) {
         Verdict::Admit => "admitted",
         Verdict::Delay(_) => "delayed",
         Verdict::Deny { .. } if decision.is_banned() => "banned",
+        Verdict::Deny { .. } if decision.is_shed() => "shed",
         Verdict::Deny { .. } => "denied",
     };
     span.record("ratelimit.verdict", verdict);

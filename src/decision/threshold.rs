@@ -87,7 +87,7 @@ pub(crate) fn crossings(decision: &Decision, mut report: impl FnMut(&ThresholdEv
 pub(crate) fn of_outcome(outcome: &Outcome, leased: u64, report: &mut impl FnMut(&ThresholdEvent<'_>)) {
     let policy = outcome.policy();
     let limit = policy.capacity_without_debt();
-    let used = policy.capacity().saturating_sub(outcome.remaining().saturating_sub(leased));
+    let used = policy.capacity().saturating_sub(outcome.remaining_for_all().saturating_sub(leased));
     let before = used.saturating_sub(outcome.granted() + leased);
     let receipt = outcome.charge().receipt();
     let made = receipt.map_or(0, |receipt| receipt.made);

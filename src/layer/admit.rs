@@ -198,10 +198,7 @@ impl Admit<'_> {
             match rule.key(request, preflight).now() {
                 Now::Ready(key) => {
                     let charge = |key| match rule.cost_of(request) {
-                        Ok(cost) => {
-                            let charge = Charge::of(policy.clone(), key, cost);
-                            Ok(Some(charge.by_rule(at, rule.shown_unit)))
-                        }
+                        Ok(cost) => Ok(Some(rule.charge_under(policy.clone(), at, key, cost, request))),
                         Err(error) => Err(error.of_rule(at)),
                     };
                     let charge = match key {
@@ -256,8 +253,7 @@ impl Admit<'_> {
         let of_keys = keys.filter_map(|found| {
             let rule = self.context.rule(found.rule)?;
             let cost = found.cost(rule, self.request).ok()?;
-            let charge = Charge::of(rule.policy.known()?, found.key.clone(), cost);
-            Some(charge.by_rule(found.rule, rule.shown_unit))
+            Some(rule.charge_under(rule.policy.known()?, found.rule, found.key.clone(), cost, self.request))
         });
         self.denial_of(charges.values.iter().cloned().chain(of_keys))
     }
@@ -277,8 +273,7 @@ impl Admit<'_> {
                 return match self.context.rule(0).and_then(|rule| Some((rule, rule.policy.constant()?))) {
                     Some((rule, policy)) => match rule.cost_of(self.request) {
                         Ok(cost) => {
-                            let charge = Charge::of(policy.clone(), key, cost).by_rule(0, rule.shown_unit);
-                            self.charge(charge, None)
+                            self.charge(rule.charge_under(policy.clone(), 0, key, cost, self.request), None)
                         }
                         Err(error) => Now::Ready(self.reject(Rejection::Unidentified(error.of_rule(0)))),
                     },

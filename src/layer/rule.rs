@@ -9,7 +9,7 @@ use crate::{
     base::{Answer, Error, ErrorKind, Now},
     decision::{Charge, RuleUnit},
     key::{Key, KeyExtractor, Matcher, matcher, preflight_key, required},
-    policy::PolicySource,
+    policy::{Criticality, Policy, PolicySource},
 };
 
 /// A rule turns a request into a charge: a policy, the key that it limits, and the cost of the request.
@@ -52,6 +52,7 @@ pub struct Rule {
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) policy: PolicySource,
     pub(super) cost: Option<Cost>,
+    criticality: Option<CriticalityOf>,
     pub(super) skipped: Vec<Matcher>,
     pub(super) counts: Option<CountIf>,
     pub(super) settles: Option<Settles>,
@@ -60,6 +61,9 @@ pub struct Rule {
     /// The same, for charges.
     pub(super) shown_unit: RuleUnit,
 }
+
+/// How critical a request is.
+type CriticalityOf = Arc<dyn Fn(&Parts) -> Criticality + Send + Sync>;
 
 /// Whether a request with this response counts.
 pub(super) type CountIf = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
@@ -84,6 +88,7 @@ impl Rule {
             key,
             policy,
             cost: None,
+            criticality: None,
             skipped: Vec::new(),
             counts: None,
             settles: None,
@@ -175,6 +180,55 @@ impl Rule {
         units: impl Fn(&T) -> u64 + Send + Sync + 'static,
     ) -> Self {
         self.cost(move |request| required(request).map(&units))
+    }
+
+    /// Sets how critical a request is, which decides how much of the policy it leaves [to more critical
+    /// ones](crate::Policy::headroom). Defaults to [`CriticalPlus`](Criticality::CriticalPlus): it leaves nothing. May be called more
+    /// than once for a request.
+    ///
+    /// Take it from the route, or from an identity that another layer has authenticated and put into the request's extensions. A
+    /// header of the client says what the client wants: read one only behind [proxies](crate::ClientIp) that replace it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response, request::Parts};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{
+    ///     Criticality, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, policy::Headroom,
+    /// };
+    ///
+    /// /// What the layer that authenticates knows of a client.
+    /// #[derive(Clone)]
+    /// struct Crawler;
+    ///
+    /// fn criticality(request: &Parts) -> Criticality {
+    ///     match request.extensions.get::<Crawler>() {
+    ///         Some(_) => Criticality::Sheddable,
+    ///         None => Criticality::CriticalPlus,
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let site = Policy::new("site", Quota::per_hour(2)).headroom(Criticality::Sheddable, Headroom::Units(1));
+    /// let rule = Rule::new(site, Key::new("all")).criticality(criticality);
+    /// let service = RateLimitLayer::with_rules(MemoryStore::new(), rule);
+    /// let service = service.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// let crawl = || Request::get("/").extension(Crawler);
+    /// for (request, status) in [(crawl(), 200), (crawl(), 429), (Request::get("/"), 200), (Request::get("/"), 429)] {
+    ///     // A client cannot make itself critical.
+    ///     let request = request.header("x-criticality", "critical-plus").body(String::new())?;
+    ///     assert_eq!(service.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn criticality(mut self, of: impl Fn(&Parts) -> Criticality + Send + Sync + 'static) -> Self {
+        self.criticality = Some(Arc::new(of));
+        self
     }
 
     /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not
@@ -444,6 +498,7 @@ impl Rule {
         // `new` sets key and policy together, so equal keys mean equal policies.
         Arc::ptr_eq(&self.key, &other.key)
             && is_same(&self.cost, &other.cost)
+            && is_same(&self.criticality, &other.criticality)
             && is_same(&self.counts, &other.counts)
             && self.settles == other.settles
             && self.unit == other.unit
@@ -480,19 +535,40 @@ impl Rule {
     /// has no policy for it: a source that expects an identity has none for a preflight without one.
     pub(super) fn charge(&self, at: usize, key: Key, cost: u64, request: &Parts) -> Answer<Option<Charge>> {
         if let Some(policy) = self.policy.constant() {
-            return Answer::ready(Ok(Some(
-                Charge::of(policy.clone(), key, cost).by_rule(at, self.shown_unit),
-            )));
+            return Answer::ready(Ok(Some(self.charge_under(policy.clone(), at, key, cost, request))));
         }
         let (policy, unit) = (self.policy.policy(request, &key), self.shown_unit);
+        let criticality = self.criticality_of(request);
         let lacks = |error: &Error| error.kind().is_clients() || error.kind() == ErrorKind::MissingSetup;
         policy.then(move |policy| match policy {
             Err(error) if key.lacks_identity() && lacks(&error) => Ok(None),
             policy => {
                 let policy = policy.map_err(|error| error.of_rule(at))?;
-                Ok(policy.map(|policy| Charge::of(policy, key, cost).by_rule(at, unit)))
+                let charge = |policy| Charge::of(policy, key, cost).by_rule(at, unit);
+                Ok(policy.map(|policy| charge(policy).with_criticality(criticality)))
             }
         })
+    }
+
+    /// The same under a policy that is known.
+    #[inline(always)]
+    pub(super) fn charge_under(
+        &self,
+        policy: Policy,
+        at: usize,
+        key: Key,
+        cost: u64,
+        request: &Parts,
+    ) -> Charge {
+        let charge = Charge::of(policy, key, cost).by_rule(at, self.shown_unit);
+        match &self.criticality {
+            Some(of) => charge.with_criticality(of(request)),
+            None => charge,
+        }
+    }
+
+    fn criticality_of(&self, request: &Parts) -> Criticality {
+        self.criticality.as_ref().map_or(Criticality::CriticalPlus, |of| of(request))
     }
 
     /// What the cost function returns for `request`.

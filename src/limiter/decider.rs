@@ -250,7 +250,10 @@ impl Decider {
 
     /// Charges `units` more to each outcome of `decision`, or denies and charges nothing.
     pub(super) fn charge_more(self: &Arc<Self>, decision: &Decision, units: u64) -> Answer<Decision> {
-        let charge = |outcome: &Outcome| Charge::new(outcome.policy(), outcome.key(), units);
+        let charge = |outcome: &Outcome| {
+            let criticality = outcome.charge().criticality();
+            Charge::new(outcome.policy(), outcome.key(), units).with_criticality(criticality)
+        };
         let charges: Vec<_> = decision.all_outcomes().iter().map(charge).collect();
         if charges.is_empty() {
             // Nothing is charged. If the decision was made in an outage, it has the failure.

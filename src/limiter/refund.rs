@@ -10,7 +10,7 @@ use std::{
 use super::{background::Work, decider::Decider, limiter::Limiter, store_call::StoreCall};
 use crate::{
     base::Answer,
-    decision::{Charge, Decision, Outcome},
+    decision::{Decision, Outcome},
     store::Action,
 };
 
@@ -72,7 +72,7 @@ impl Decider {
             let charge = outcome.refund(claim.units);
             refunded.push(if charge.is_some() { claim.units } else { 0 });
             claims.push(claim);
-            charges.push(charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0)));
+            charges.push(charge.unwrap_or_else(|| outcome.charge().asking()));
         }
         let here = (!here.is_empty()).then(|| Decision::refunded_locally(here, decision));
         if charges.is_empty() {

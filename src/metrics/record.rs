@@ -172,7 +172,7 @@ impl Drop for Leased {
     }
 }
 
-const VERDICTS: [&str; 5] = ["admitted", "delayed", "denied", "shadow_denied", "banned"];
+const VERDICTS: [&str; 6] = ["admitted", "delayed", "denied", "shadow_denied", "banned", "shed"];
 /// The number of sources whose counters are registered once: today's, and a spare one. The counter of a further
 /// source would be looked up at each use.
 const SOURCES: usize = 6;
@@ -181,10 +181,16 @@ const SOURCES: usize = 6;
 pub(crate) struct PolicyHandles(SharedHandles<Handles>);
 
 /// What a policy has registered with a recorder.
-#[derive(Default)]
 struct Handles {
     decisions: [OnceLock<Counter>; VERDICTS.len() * SOURCES],
     used_share: OnceLock<Histogram>,
+}
+
+// Not derived, because only short arrays have a default.
+impl Default for Handles {
+    fn default() -> Self {
+        Self { decisions: [const { OnceLock::new() }; VERDICTS.len() * SOURCES], used_share: OnceLock::new() }
+    }
 }
 
 /// A label's value, and its number.
@@ -202,6 +208,7 @@ pub(crate) enum Verdict {
     Denied,
     ShadowDenied,
     Banned,
+    Shed,
 }
 
 impl PolicyHandles {

@@ -1,7 +1,7 @@
 //! The optional settings of a policy: failure mode, unit, shadow and rollout, debt, leases, penalty; and
 //! warnings of settings that are probably mistakes.
 
-use super::{FailureMode, Penalty, QuotaUnit, policy::Policy, warnings};
+use super::{Criticality, FailureMode, Headroom, Penalty, QuotaUnit, policy::Policy, warnings};
 use crate::base::{Error, valid};
 
 impl Policy {
@@ -249,6 +249,66 @@ impl Policy {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`max_debt`](Self::max_debt) panics.
     pub fn try_max_debt(self, units: u64) -> Result<Self, Error> {
         self.with(|settings| settings.max_debt = units)
+    }
+
+    /// Lets requests of this [`Criticality`], and of each lower one, leave so much of the capacity unused: it is kept for the more
+    /// critical ones. Defaults to none: all requests are equal.
+    ///
+    /// A charge of `c` units with a headroom of `h` is admitted if `c + h` units remain, and charged `c`. Otherwise it is denied
+    /// with the wait for `c + h`, writes nothing, and counts for no [penalty](Self::penalty). Under
+    /// [`Concurrency`](crate::algorithm::Concurrency), `h` permits stay free.
+    ///
+    /// [`Rule::criticality`](crate::Rule::criticality) and [`Charge::with_criticality`](crate::Charge::with_criticality) say how
+    /// critical a request is. Clients read what remains for their requests: the units less their headroom. Refunds, debits and
+    /// settlements have none. A policy with headroom is not [leased](Self::max_lease). While the store fails, each instance keeps
+    /// its share of the headroom.
+    ///
+    /// # Panics
+    ///
+    /// If `criticality` is [`CriticalPlus`](Criticality::CriticalPlus), or `headroom` is above 100 percent.
+    /// [`try_headroom`](Self::try_headroom) gives an error instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Criticality, Key, Limiter, MemoryStore, Policy, Quota, policy::Headroom};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// // Crawlers leave a fifth to the others.
+    /// let site = Policy::new("site", Quota::per_hour(10)).headroom(Criticality::Sheddable, Headroom::Percent(20));
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let request = |criticality| [Charge::new(&site, &Key::new("all"), 1).with_criticality(criticality)];
+    ///
+    /// let crawl = request(Criticality::Sheddable);
+    /// for _ in 0..8 {
+    ///     assert!(limiter.check_all(&crawl).await?.is_admitted());
+    /// }
+    /// let denied = limiter.check_all(&crawl).await?;
+    /// assert!(denied.is_denied() && denied.outcomes()[0].is_shed());
+    /// assert!(limiter.check_all(&request(Criticality::CriticalPlus)).await?.is_admitted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn headroom(self, criticality: Criticality, headroom: Headroom) -> Self {
+        valid(self.try_headroom(criticality, headroom))
+    }
+
+    /// The fallible form of [`headroom`](Self::headroom), for one read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`headroom`](Self::headroom) panics.
+    pub fn try_headroom(self, criticality: Criticality, headroom: Headroom) -> Result<Self, Error> {
+        self.with(|settings| _ = settings.headroom.insert(criticality, headroom))
+    }
+
+    /// The most units of a lease; `None` without leases. What an instance has leased is not kept for more critical requests
+    /// elsewhere, so a policy with headroom has none.
+    pub(crate) fn most_leased(&self) -> Option<u64> {
+        self.settings().max_lease.filter(|_| self.settings().headroom.is_empty())
     }
 
     /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in

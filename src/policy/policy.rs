@@ -13,7 +13,8 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    FailureMode, Penalty, QuotaUnit,
+    Criticality, FailureMode, Penalty, QuotaUnit,
+    criticality::YIELDING,
     parameters::{Parameters, check},
     settings::{EVERY_KEY, PolicySettings},
 };
@@ -66,6 +67,10 @@ pub(super) struct PolicyData {
     settings: PolicySettings,
     // The following fields are computed from the settings.
     parameters: Parameters,
+    /// The units that requests of each criticality but the highest leave unused, from the least critical ones.
+    headroom: [u64; YIELDING.len()],
+    /// The capacity at its full quota, if this is a part of it, and when that may have grown.
+    reduced: Option<(u64, Duration)>,
     /// The policy of the same name that counts denials and bans keys.
     bans: Option<Policy>,
     /// The policy that counts debits, if it allows debt: a copy whose capacity is larger by the debt.
@@ -240,8 +245,9 @@ impl Policy {
             0 => None,
             units => {
                 let parameters = parameters.make_room(&*algorithm, &settings.quota, units)?;
-                let settings =
+                let mut settings =
                     PolicySettings { max_lease: None, max_debt: 0, penalty: None, ..settings.clone() };
+                settings.headroom.clear();
                 let inner = PolicyData::new(name.clone(), settings, parameters);
                 Some(Self(Arc::new(PolicyData { counts_debits: true, ..inner })))
             }
@@ -408,7 +414,20 @@ impl Policy {
     /// if the policy leases no units.
     #[must_use]
     pub fn lease_bound(&self) -> Option<Duration> {
-        self.0.parameters.lease_recovery(&*self.0.settings.algorithm, self.0.settings.max_lease)
+        self.0.parameters.lease_recovery(&*self.0.settings.algorithm, self.most_leased())
+    }
+
+    /// The units that requests of this criticality leave unused.
+    #[inline]
+    pub(crate) fn headroom_of(&self, criticality: Criticality) -> u64 {
+        self.0.headroom.get(criticality as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether the most units that are evaluated, `cost` with its headroom, may fit later although they exceed the capacity:
+    /// then after this time.
+    pub(crate) fn retry_once_grown(&self, evaluated: u64) -> Option<Duration> {
+        let (largest, wait) = self.0.reduced?;
+        (evaluated <= largest).then_some(wait)
     }
 
     /// Whether both are clones of one, or copies.
@@ -418,10 +437,18 @@ impl Policy {
 
     /// A copy with a reference count that no clone of this policy has.
     pub(crate) fn apart(&self) -> Self {
-        let PolicyData { id, name, settings, parameters, bans, debits, counts_debits, .. } = &*self.0;
+        let PolicyData { id, name, settings, parameters, reduced, bans, debits, counts_debits, .. } =
+            &*self.0;
         let copy = PolicyData::new(name.clone(), settings.clone(), parameters.clone());
         let (bans, debits) = (bans.clone(), debits.clone());
-        Self(Arc::new(PolicyData { id: *id, bans, debits, counts_debits: *counts_debits, ..copy }))
+        Self(Arc::new(PolicyData {
+            id: *id,
+            reduced: *reduced,
+            bans,
+            debits,
+            counts_debits: *counts_debits,
+            ..copy
+        }))
     }
 
     /// Whether both have one label, and so one state per key.
@@ -457,6 +484,7 @@ impl Policy {
         let instances = if instances == 0 { seen } else { instances };
         let quota = self.quota().share_of(instances.max(1));
         let mut settings = PolicySettings { quota, max_lease: None, max_debt: 0, ..self.0.settings.clone() };
+        settings.headroom.values_mut().for_each(|headroom| *headroom = headroom.share_of(instances.max(1)));
         if settings.algorithm.counter().is_none() && settings.algorithm.twin().is_none() {
             settings.algorithm = Arc::new(Gcra::new());
         }
@@ -485,6 +513,38 @@ impl Policy {
     /// ```
     pub fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
         self.with(|settings| settings.quota = quota)
+    }
+
+    /// The policy with a smaller quota for now, as a controller sets it under load. What exceeds the smaller capacity and not the
+    /// one of this policy is denied with the wait `grows_in`, after which the quota may have grown, instead of with none.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`with_quota`](Self::with_quota).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let (full, limiter) = (Policy::new("api", Quota::per_minute(100)), Limiter::new(MemoryStore::new()));
+    /// let reduced = full.with_reduced_quota(Quota::per_minute(10), Duration::from_secs(1))?;
+    /// let wait = async |cost| limiter.check(&reduced, &Key::new("alice"), cost).await.map(|one| one.retry_after());
+    /// assert_eq!((wait(50).await?, wait(101).await?), (Some(Duration::from_secs(1)), None));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_reduced_quota(&self, quota: Quota, grows_in: Duration) -> Result<Self, Error> {
+        let mut reduced = self.with_quota(quota)?.apart();
+        // It has one reference.
+        if let Some(data) = Arc::get_mut(&mut reduced.0) {
+            data.reduced = Some((self.capacity(), grows_in));
+        }
+        Ok(reduced)
     }
 
     /// Whether it reports shares of its quota that are used.
@@ -532,12 +592,21 @@ impl PolicyData {
         if !settings.notify_at.is_empty() {
             watched::watch(watched::THRESHOLDS);
         }
+        let (mut headroom, mut most) = ([0; YIELDING.len()], 0);
+        for criticality in YIELDING {
+            // The less critical ones leave at least as much.
+            let own = settings.headroom.get(&criticality).map_or(0, |own| own.of(parameters.capacity));
+            most = own.max(most);
+            headroom[criticality as usize] = most;
+        }
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name,
+            headroom,
             settings,
             parameters,
+            reduced: None,
             bans: None,
             debits: None,
             counts_debits: false,
@@ -601,6 +670,9 @@ impl fmt::Display for Policy {
         }
         if settings.penalty.is_some() {
             f.write_str(", penalty")?;
+        }
+        for (criticality, headroom) in settings.headroom.iter().rev() {
+            write!(f, ", headroom {headroom} of {criticality}")?;
         }
         match settings.enforced_keys() {
             EVERY_KEY => {}

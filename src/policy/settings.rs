@@ -1,8 +1,8 @@
 //! The settings of a policy.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use super::{FailureMode, Penalty, QuotaUnit};
+use super::{Criticality, FailureMode, Headroom, Penalty, QuotaUnit};
 use crate::{
     algorithm::{Algorithm, FixedWindow, Gcra},
     base::{Error, Quota},
@@ -40,6 +40,9 @@ pub struct PolicySettings {
     pub max_debt: u64,
     /// When a key is banned. `None` if it never is. See [`Policy::penalty`](crate::Policy::penalty).
     pub penalty: Option<Penalty>,
+    /// What requests that are not the most critical ones leave unused. See
+    /// [`Policy::headroom`](crate::Policy::headroom).
+    pub headroom: BTreeMap<Criticality, Headroom>,
     /// The unit of the quota. See [`Policy::quota_unit`](crate::Policy::quota_unit).
     pub quota_unit: QuotaUnit,
     /// The share of the keys for which the policy is enforced, from 0 to 1. See
@@ -75,6 +78,7 @@ impl PolicySettings {
             max_lease: None,
             max_debt: 0,
             penalty: None,
+            headroom: BTreeMap::new(),
             quota_unit: QuotaUnit::Requests,
             enforced: 1.0,
             notify_at: Vec::new(),
@@ -93,6 +97,7 @@ impl PolicySettings {
                 max_lease,
                 max_debt,
                 penalty,
+                ref headroom,
                 quota_unit,
                 enforced,
                 ref notify_at,
@@ -101,7 +106,7 @@ impl PolicySettings {
             let strikes = penalty.map(|penalty| penalty.strikes().ok());
             (
                 (quota, failure_mode, max_lease, max_debt, strikes, quota_unit, enforced, allows_mixed_keys),
-                notify_at.clone(),
+                (notify_at.clone(), headroom.clone()),
             )
         };
         values(self) == values(other)
@@ -121,6 +126,12 @@ impl PolicySettings {
             Some(_) if self.penalty.is_some() => {
                 "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
                  leave out `max_lease` or `penalty`"
+            }
+            _ if self.headroom.contains_key(&Criticality::CriticalPlus) => {
+                "the most critical requests leave no headroom: set it for `Critical`, `SheddablePlus` or `Sheddable`"
+            }
+            _ if self.headroom.values().any(|headroom| matches!(headroom, Headroom::Percent(101..))) => {
+                "a headroom must be from 0 to 100 percent"
             }
             _ if !self.notify_at.iter().all(|percent| (1..=100).contains(percent)) => {
                 "a share to notify at must be from 1 to 100 percent"

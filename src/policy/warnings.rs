@@ -7,7 +7,10 @@ use crate::{algorithm::counter::Counter, base::Quota};
 
 /// The texts of [`Policy::warnings`].
 pub(super) fn of(policy: &Policy) -> Vec<String> {
-    [of_window(policy), of_login(policy), of_debt(policy)].into_iter().flatten().collect()
+    [of_window(policy), of_login(policy), of_debt(policy), of_headroom(policy), of_lease(policy)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn of_debt(policy: &Policy) -> Option<String> {
@@ -19,6 +22,28 @@ fn of_debt(policy: &Policy) -> Option<String> {
              the debt in each one: count it by FixedWindow or a bucket, which are paid off, or leave out `max_debt`",
             policy.name(),
             policy.algorithm_name()
+        )
+    })
+}
+
+fn of_headroom(policy: &Policy) -> Option<String> {
+    let shut_out =
+        policy.settings().headroom.keys().find(|one| policy.headroom_of(**one) >= policy.capacity());
+    shut_out.map(|criticality| {
+        format!(
+            "the policy {:?} admits no request that is {criticality}: its headroom is all of the capacity, {}",
+            policy.name(),
+            policy.capacity()
+        )
+    })
+}
+
+fn of_lease(policy: &Policy) -> Option<String> {
+    let settings = policy.settings();
+    (settings.max_lease.is_some() && !settings.headroom.is_empty()).then(|| {
+        format!(
+            "the policy {:?} has headroom, so no units of it are leased: leave out `max_lease` or `headroom`",
+            policy.name()
         )
     })
 }

@@ -606,3 +606,26 @@ async fn a_released_permit_keeps_no_store_alive() {
     drop((held, limiter));
     assert_eq!(std::sync::Arc::strong_count(&store), 1);
 }
+
+/// The decisions of a call see the permits that were stored before it, which expire first, and the ones that it adds.
+#[test]
+fn a_denial_in_a_batch_waits_for_the_permits_that_expire_first() {
+    let runtime = support::current_thread();
+    runtime.block_on(async {
+        let server = RedisServer::start();
+        let clock = ManualClock::new();
+        let redis = settings().manual_clock(clock.clone()).build(pool(&server).await).unwrap();
+        for limiter in [Limiter::new(redis), Limiter::new(MemoryStore::with_clock(clock.clone()))] {
+            let (policy, key) = (policy(2, LEASE), Key::new("all"));
+            let stored = limiter.check(&policy, &key, 1).await.unwrap();
+            clock.advance(LEASE / 3);
+            let ask = |cost| limiter.check(&policy, &key, cost);
+            let (_, added, both, one) =
+                tokio::join!(limiter.peek(&policy, &Key::new("alone"), 0), ask(1), ask(2), ask(1));
+            let waits = [&both, &one].map(|denied| denied.as_ref().unwrap().retry_after());
+            assert!(added.as_ref().unwrap().is_admitted());
+            assert_eq!(waits, [Some(LEASE), Some(LEASE * 2 / 3)], "{limiter:?}");
+            drop((stored, added));
+        }
+    });
+}

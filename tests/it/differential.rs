@@ -20,10 +20,10 @@ use proptest::{
 };
 use support::{RedisPool, RedisServer, current_thread, pool, settings};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, MemoryStore, Policy, Quota,
+    Answer, Charge, Criticality, Decision, Error, ErrorKind, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket, Weekday},
     decision::{Outcome, Verdict},
-    policy::Penalty as PolicyPenalty,
+    policy::{Headroom, Penalty as PolicyPenalty},
     store::{ManualClock, RedisStoreBuilder},
 };
 
@@ -71,6 +71,8 @@ struct Asked {
     key: usize,
     cost: u64,
     ask: Ask,
+    /// Whether it leaves the headroom of the policies.
+    is_sheddable: bool,
 }
 
 /// A decision that charged something, as returned by every store.
@@ -199,6 +201,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                         debt,
                         shadow: false,
                         penalty: None,
+                        headroom: 0,
                     };
                 }
             }
@@ -217,7 +220,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                 },
                 other => other,
             };
-            Rule { counting, limit, period, burst, debt, shadow: false, penalty: None }
+            Rule { counting, limit, period, burst, debt, shadow: false, penalty: None, headroom: 0 }
         },
     )
 }
@@ -290,6 +293,9 @@ fn policy(name: &str, rule: Rule) -> Policy {
         }
     };
     let mut policy = policy.max_debt(rule.debt);
+    if rule.headroom > 0 {
+        policy = policy.headroom(Criticality::Sheddable, Headroom::Units(rule.headroom));
+    }
     if let Some(Penalty { after, within, first, longest }) = rule.penalty {
         let [within, first, longest] = [within, first, longest].map(Duration::from_micros);
         policy = policy.penalty(PolicyPenalty::after(after, within).ban(first).up_to(longest));
@@ -354,6 +360,7 @@ fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
         debt: bounded(rule.debt, counting, limit, period, burst),
         shadow: rule.shadow,
         penalty: rule.penalty,
+        headroom: rule.headroom,
     }
 }
 
@@ -387,10 +394,12 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
         }
     });
     let what = prop_oneof![6 => Just(Ask::Take), 2 => Just(Ask::Peek), 1 => Just(Ask::TakeUpTo), debits => Just(Ask::Debit), 1 => Just(Ask::Refund)];
-    let asked = (proptest::option::weighted(0.8, 0..policies), 0..=KEYS.len(), cost.clone(), what.clone())
-        .prop_map(|(policy, key, cost, ask)| Asked { policy, key, cost, ask });
-    let ask = (proptest::option::weighted(0.8, 0..policies), 0..KEYS.len(), cost, what)
-        .prop_map(|(policy, key, cost, ask)| Step::Ask(Asked { policy, key, cost, ask }));
+    let asked = |keys| {
+        (proptest::option::weighted(0.8, 0..policies), 0..keys, cost.clone(), what.clone(), any::<bool>())
+            .prop_map(|(policy, key, cost, ask, is_sheddable)| Asked { policy, key, cost, ask, is_sheddable })
+    };
+    let ask = asked(KEYS.len()).prop_map(Step::Ask);
+    let asked = asked(KEYS.len() + 1);
     let ban = (0..policies, 0..KEYS.len(), prop_oneof![Just(0), 1_000..100_000_000_u64])
         .prop_map(|(policy, key, time)| Step::Ban { policy, key, time });
     let set_quota = (0..policies, limit, 1..4_u64).prop_map(|(policy, limit, stretch)| Step::SetQuota {
@@ -441,7 +450,9 @@ impl Contest {
         // A ban writes no other state, so a bucket that starts below its burst may be new again at each denial of the ban. The
         // deny cache reports the wait of the first one.
         let forgets = |rule: &Rule| rule.penalty.is_some() && starts_below_its_burst(rule);
-        if rules.len() == 1 && !rules.iter().any(forgets) {
+        // The deny cache reports the wait of the first denial, which a more critical request may have made longer.
+        let keeps = |rule: &Rule| rule.headroom > 0;
+        if rules.len() == 1 && !rules.iter().any(|rule| forgets(rule) || keeps(rule)) {
             stores.push(("redis", redis(settings())));
         } else {
             // The deny cache may report a state up to a second old for policies that did not deny.
@@ -500,14 +511,12 @@ impl Contest {
             Step::SetBack(_) | Step::SetQuota { .. } | Step::SwitchQuota { .. } if self.has_real_clock => {}
             Step::SetBack(by) => self.clock.step_back(Duration::from_micros(by)),
             Step::Ask(Asked { policy: Some(policy), ask: Ask::Refund, .. }) if self.forgets(policy) => {}
-            Step::Ask(Asked { policy: Some(policy), key, cost, ask }) => {
-                self.ask(&[policy], key, cost, ask).await
-            }
-            Step::Ask(Asked { policy: None, key, cost, ask }) => {
+            Step::Ask(asked @ Asked { policy: Some(policy), .. }) => self.ask(&[policy], asked).await,
+            Step::Ask(asked) => {
                 let all = self.all_policies();
                 // The others do not support several policies in one decision.
-                let ask = if matches!(ask, Ask::Peek | Ask::Debit) { ask } else { Ask::Take };
-                self.ask(&all, key, cost, ask).await;
+                let ask = if matches!(asked.ask, Ask::Peek | Ask::Debit) { asked.ask } else { Ask::Take };
+                self.ask(&all, Asked { ask, ..asked }).await;
             }
             Step::Reset { policy, key } => {
                 self.model.reset(policy, KEYS[key], u64::try_from(self.clock.now().as_micros()).unwrap());
@@ -580,15 +589,28 @@ impl Contest {
         all
     }
 
-    async fn ask(&mut self, policies: &[usize], key: usize, cost: u64, ask: Ask) {
+    /// The rule of a policy for a request, which leaves headroom or does not.
+    fn rule_for(&self, i: usize, asked: &Asked) -> Rule {
+        let leaves = asked.is_sheddable && matches!(asked.ask, Ask::Take | Ask::Peek);
+        Rule { headroom: if leaves { self.rules[i].headroom } else { 0 }, ..self.rules[i] }
+    }
+
+    fn charge_for(&self, i: usize, key: &Key, asked: &Asked) -> Charge {
+        let charge = Charge::new(&self.policies[i], key, asked.cost);
+        if asked.is_sheddable { charge.with_criticality(Criticality::Sheddable) } else { charge }
+    }
+
+    async fn ask(&mut self, policies: &[usize], asked_for: Asked) {
+        let Asked { key, cost, ask, .. } = asked_for;
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
-        let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], KEYS[key], cost)).collect();
+        let asked: Vec<_> =
+            policies.iter().map(|&i| (i, self.rule_for(i, &asked_for), KEYS[key], cost)).collect();
         let expected = self.model.decide(ask, &asked, now);
         let moved_by_denial = self.model.moved_by_denial;
         let receipts = self.model.receipts.clone();
         let mut decisions = Vec::new();
         let charges: Vec<_> =
-            policies.iter().map(|&i| Charge::new(&self.policies[i], &Key::new(KEYS[key]), cost)).collect();
+            policies.iter().map(|&i| self.charge_for(i, &Key::new(KEYS[key]), &asked_for)).collect();
         for (name, limiter) in &self.stores {
             let (policy, key) = (charges[0].policy(), charges[0].key());
             let decision = match ask {
@@ -619,7 +641,7 @@ impl Contest {
         };
         let granted = expected[0].granted;
         if is_refundable && granted > 0 && expected.iter().all(|said| said.admitted) {
-            let policies = policies.iter().map(|&i| (i, self.rules[i])).collect();
+            let policies = policies.iter().map(|&i| (i, self.rule_for(i, &asked_for))).collect();
             self.charged.push(Charged { policies, key, granted, refunded: 0, receipts, decisions });
         }
         let enforced: Vec<_> = policies
@@ -657,7 +679,8 @@ impl Contest {
     async fn ask_together(&mut self, asked: &[Asked]) {
         let now = u64::try_from(self.clock.now().as_micros()).unwrap();
         let (mut batch, mut moved_by_denial) = (Vec::new(), false);
-        for Asked { policy, key, cost, ask } in asked {
+        for asked in asked {
+            let Asked { policy, key, cost, ask, .. } = asked;
             let policies = policy.map_or_else(|| self.all_policies(), |policy| vec![policy]);
             let has_log = policies.iter().any(|&i| self.rules[i].counting == Counting::Log);
             let ask = match ask {
@@ -670,15 +693,16 @@ impl Contest {
                 ask => *ask,
             };
             let name = KEYS.get(*key).copied();
+            let asked_for = Asked { ask, ..asked.clone() };
             let expected = name.map(|name| {
-                let asked: Vec<_> = policies.iter().map(|&i| (i, self.rules[i], name, *cost)).collect();
+                let asked: Vec<_> =
+                    policies.iter().map(|&i| (i, self.rule_for(i, &asked_for), name, *cost)).collect();
                 let expected = self.model.decide(ask, &asked, now);
                 moved_by_denial |= self.model.moved_by_denial;
                 expected
             });
             let key = Key::new(name.unwrap_or(FOREIGN));
-            let charges: Vec<_> =
-                policies.iter().map(|&i| Charge::new(&self.policies[i], &key, *cost)).collect();
+            let charges: Vec<_> = policies.iter().map(|&i| self.charge_for(i, &key, &asked_for)).collect();
             batch.push((charges, ask, expected));
         }
         if moved_by_denial {
@@ -910,6 +934,22 @@ fn several_policies_with_penalties_agree_to_the_microsecond() {
     contest(1_000, proptest::collection::vec(mixed, 2..4));
 }
 
+/// Half of the requests leave a part of the capacity to the others, at times all of it.
+#[test]
+fn headroom_agrees_to_the_microsecond() {
+    let rules = proptest::sample::select(ALGORITHMS.as_slice()).prop_flat_map(rule);
+    let keeping = (rules, 0.0..1.3_f64).prop_map(|(rule, share)| {
+        let headroom = (capacity(rule) as f64 * share) as u64;
+        Rule { headroom: headroom.max(1), ..rule }
+    });
+    let mixed = (keeping, 0..4_u8).prop_flat_map(|(rule, kind)| match kind {
+        0 => punishing(rule).boxed(),
+        1 => Just(Rule { shadow: true, ..rule }).boxed(),
+        _ => Just(rule).boxed(),
+    });
+    contest(4_000, proptest::collection::vec(mixed, 1..3));
+}
+
 /// Random limits are rarely so large: a cell that takes in two others counts no more units than fit into its bytes.
 #[test]
 fn cells_of_a_trillion_units_agree_after_they_became_wider() {
@@ -918,8 +958,9 @@ fn cells_of_a_trillion_units_agree_after_they_became_wider() {
     let pool = runtime.block_on(pool(&server));
     let (limit, period) = (800_000_000_000, 60_000_000);
     let counting = Counting::Cells(1);
-    let rule = Rule { counting, limit, period, burst: limit, debt: 0, shadow: false, penalty: None };
-    let ask = |cost, ask| Step::Ask(Asked { policy: None, key: 0, cost, ask });
+    let rule =
+        Rule { counting, limit, period, burst: limit, debt: 0, shadow: false, penalty: None, headroom: 0 };
+    let ask = |cost, ask| Step::Ask(Asked { policy: None, key: 0, cost, ask, is_sheddable: false });
     let steps = [
         ask(limit, Ask::Take),
         Step::Advance(period * 3 / 2),
@@ -961,6 +1002,7 @@ async fn a_changed_quota_counts_what_was_charged_before() {
                         debt: 0,
                         shadow: false,
                         penalty: None,
+                        headroom: 0,
                     },
                 )
             };
@@ -1032,6 +1074,7 @@ async fn one_call_may_decide_under_two_quotas_of_a_policy() {
                     debt: 0,
                     shadow: false,
                     penalty: None,
+                    headroom: 0,
                 },
             )
         };
@@ -1078,6 +1121,7 @@ async fn a_call_may_create_a_key_and_refund_nothing_of_a_charge_from_before_its_
                 debt: 0,
                 shadow: false,
                 penalty: None,
+                headroom: 0,
             },
         );
         let key = Key::new(algorithm);
@@ -1108,6 +1152,7 @@ async fn a_merged_cell_holds_the_most_units_that_fit() {
                 debt: 0,
                 shadow: false,
                 penalty: None,
+                headroom: 0,
             },
         )
     };
@@ -1145,6 +1190,7 @@ async fn refunds_of_several_charges_in_one_call_refund_each_its_own() {
             debt: 0,
             shadow: false,
             penalty: None,
+            headroom: 0,
         };
         let (policy, key) = (policy("p", rule), Key::new(algorithm));
         let expired = limiter.check(&policy, &key, 2).await.unwrap();
@@ -1171,6 +1217,7 @@ async fn a_call_with_many_policies_decides_each_charge_under_its_own() {
                 debt: 0,
                 shadow: false,
                 penalty: None,
+                headroom: 0,
             },
         )
     };

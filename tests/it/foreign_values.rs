@@ -489,6 +489,61 @@ async fn a_number_that_no_decision_writes_is_a_foreign_value() {
     }
 }
 
+/// Each differs from what an algorithm writes in one thing.
+#[tokio::test]
+async fn what_an_algorithm_does_not_write_is_a_foreign_value() {
+    let (started, second) = (now() - 1_000_000, 1_000_000);
+    let set = |value: Vec<u8>| vec![b"SET".to_vec(), b"KEY".to_vec(), value];
+    let window = |text: &str| set(current_state(started as f64, 3.0, text));
+    let cells = |latest: u64, width: u64, cells: usize| {
+        set(current_state(latest as f64, 3.0, [big_endian(width, 6), vec![0; cells]].concat()))
+    };
+    let latest = started / second * second;
+    let log = |entry: Vec<u8>| {
+        let first = [b"L".to_vec(), big_endian(started, 7), big_endian(0, 5)].concat();
+        [words(["RPUSH", "KEY"]), vec![first.clone(), first, entry]].concat()
+    };
+    let holders =
+        |sum: &str, score: String, member: &str| words(["ZADD", "KEY", sum, "units", &score, member]);
+    let (holder, soon) = (format!("{:032x}:1:30000000", 7), started + 20 * second);
+    let rows = [
+        ("fixed-window", "letters", window("a,0,0")),
+        ("fixed-window", "many digits", window(&format!("1,0,{}1", "0".repeat(60)))),
+        ("fixed-window", "a debt above the count", window("4,0,0")),
+        ("fixed-window", "more carried than counted", window("0,4,0")),
+        ("fixed-window", "a time that no number holds", window("1,0,9007199254740993")),
+        ("sliding-window", "no cell", cells(latest, second, 0)),
+        ("sliding-window", "a part of a cell", cells(latest, second, 6)),
+        ("sliding-window", "a cell that starts late", cells(latest + 1, second, 5)),
+        ("sliding-window", "cells without a width", cells(latest, 0, 5)),
+        ("sliding-log", "a short entry", log([b"L".to_vec(), big_endian(started, 7), vec![0; 4]].concat())),
+        ("sliding-log", "another letter", log([b"M".to_vec(), big_endian(started, 7), vec![0; 5]].concat())),
+        ("concurrency", "a holder without units", holders("-1", "5".into(), "a")),
+        (
+            "concurrency",
+            "a long holder",
+            holders("-1", "5".into(), &format!("{}:1:30000000", "a".repeat(45))),
+        ),
+        ("concurrency", "a part of a microsecond", holders("-1", format!("{soon}.5"), &holder)),
+        ("concurrency", "a time that no number holds", holders("-1", "9100000000000000".into(), &holder)),
+        ("concurrency", "a set without a sum", words(["ZADD", "KEY", &soon.to_string(), &holder])),
+    ];
+    let server = RedisServer::start();
+    let client = Client::new(&server);
+    let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
+    for (algorithm, name, value) in rows {
+        let key = format!("rl:p:{algorithm}:{{alice}}");
+        let has_debt = |policy: &Policy| policy.settings().max_debt > 0 || algorithm != "fixed-window";
+        for (_, policy) in policies().into_iter().filter(|(of, policy)| *of == algorithm && has_debt(policy))
+        {
+            client.store(&key, &value);
+            let decided = limiter.check(&policy, &Key::new("alice"), 1).await;
+            let kind = decided.as_ref().map_err(Error::kind);
+            assert_eq!(kind.err(), Some(ErrorKind::ForeignValue), "{algorithm}: {name}: {decided:?}");
+        }
+    }
+}
+
 fn shown(words: &Words) -> String {
     let words: Vec<String> = words.iter().map(|word| word.escape_ascii().to_string()).collect();
     words.join(" ")

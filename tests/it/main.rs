@@ -11,6 +11,7 @@ mod concurrency_policy;
 mod connect_errors;
 mod costs;
 mod credentials;
+mod criticality;
 mod custom_algorithm;
 mod custom_twin;
 mod debits;

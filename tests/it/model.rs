@@ -29,6 +29,8 @@ pub(crate) struct Rule {
     /// Whether its denials deny nothing.
     pub(crate) shadow: bool,
     pub(crate) penalty: Option<Penalty>,
+    /// The units that must remain for the request to be admitted.
+    pub(crate) headroom: u64,
 }
 
 /// When denials ban a key. Times are microseconds.
@@ -206,6 +208,11 @@ pub(crate) struct Model {
     pub(crate) moved_by_denial: bool,
 }
 
+/// The units that must remain for a cost to be admitted.
+fn beside(rule: Rule, cost: u64) -> u64 {
+    if cost > 0 { cost + rule.headroom } else { 0 }
+}
+
 /// An account at a moment; and whether it had to be changed because the clock stepped back, the quota was
 /// lowered, or the key is new and does not start full.
 struct View {
@@ -254,14 +261,15 @@ impl Model {
                 cost = 0;
             }
             if ask == Ask::TakeUpTo && !view.admits(rule, cost, now) {
-                cost = view.remaining(rule, now).max(1);
+                cost = view.remaining(rule, now).saturating_sub(rule.headroom).max(1);
             }
             if ask == Ask::Debit {
                 cost = cost.min(view.room(rule, now));
             }
             asked.push((id, rule, key, cost, view));
         }
-        let admits = |rule, cost, view: &View| ask == Ask::Debit || view.admits(rule, cost, now);
+        let admits =
+            |rule: Rule, cost, view: &View| ask == Ask::Debit || view.admits(rule, beside(rule, cost), now);
         let admitted = !was_banned
             && asked.iter().all(|(_, rule, _, cost, view)| rule.shadow || admits(*rule, *cost, view));
         let takes = matches!(ask, Ask::Take | Ask::TakeUpTo | Ask::Debit);
@@ -274,7 +282,8 @@ impl Model {
             });
         for ((id, rule, key, cost, view), punished) in asked.iter().zip(&mut punished) {
             let Some((penalty, punished, moved)) = punished else { continue };
-            let strikes = takes && !was_banned && !admits(*rule, *cost, view);
+            let is_kept = rule.headroom > 0 && view.admits(*rule, *cost, now);
+            let strikes = takes && !was_banned && !admits(*rule, *cost, view) && !is_kept;
             if strikes {
                 punished.strike(*penalty, now);
             }
@@ -287,8 +296,8 @@ impl Model {
         for ((id, rule, key, cost, view), punished) in asked.into_iter().zip(punished) {
             let fits = admits(rule, cost, &view);
             let delay = if fits && ask != Ask::Debit { view.delay(rule, cost, now) } else { 0 };
-            let retry =
-                (!fits && cost <= capacity(rule)).then(|| first(|wait| view.admits(rule, cost, now + wait)));
+            let retry = (!fits && beside(rule, cost) <= capacity(rule))
+                .then(|| first(|wait| view.admits(rule, beside(rule, cost), now + wait)));
             let mut after = View { account: view.account.clone(), moved: view.moved };
             let charged = takes && admitted && fits;
             if charged {
@@ -301,7 +310,7 @@ impl Model {
             let mut of_rule = Said {
                 admitted: fits,
                 granted: if fits { cost } else { 0 },
-                remaining: after.remaining(rule, now),
+                remaining: after.remaining(rule, now).saturating_sub(rule.headroom),
                 reset: micros(first(|wait| after.is_fully_replenished(rule, now + wait))),
                 delay: micros(delay),
                 retry: retry.map(micros),
@@ -553,13 +562,13 @@ fn steps(rule: Rule) -> (i128, i128) {
 
 /// The rule that debits are counted by.
 fn with_room(rule: Rule) -> Rule {
-    let Rule { mut counting, mut limit, period, burst, debt, shadow, penalty } = rule;
+    let Rule { mut counting, mut limit, burst, debt, .. } = rule;
     match &mut counting {
         Counting::Tokens { initial, .. } => *initial += debt,
         Counting::Log | Counting::Cells(_) => limit += debt,
         _ => {}
     }
-    Rule { counting, limit, period, burst: burst + debt, debt: 0, shadow, penalty }
+    Rule { counting, limit, burst: burst + debt, debt: 0, ..rule }
 }
 
 /// Whether `units` owed since `since` fit into the bucket, including the wait.

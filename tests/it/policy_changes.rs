@@ -15,11 +15,12 @@ use futures_util::stream::{self, StreamExt as _};
 use support::{Fake, RedisServer, eventually, settings};
 use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
-    Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation,
+    Criticality, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
+    Reservation,
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
-    policy::{Penalty, PolicySettings},
+    policy::{Headroom, Penalty, PolicySettings},
     store::ManualClock,
 };
 
@@ -40,6 +41,7 @@ enum Setting {
     Lease,
     Debt,
     Penalty,
+    Headroom,
     Unit,
     Enforced,
     Thresholds,
@@ -56,6 +58,7 @@ fn parts(policy: &Policy) -> Vec<(Setting, String)> {
         max_lease,
         max_debt,
         penalty,
+        headroom,
         quota_unit,
         enforced,
         notify_at,
@@ -64,7 +67,8 @@ fn parts(policy: &Policy) -> Vec<(Setting, String)> {
     } = policy.settings();
     let known = format!(
         "PolicySettings {{ quota: {quota:?}, algorithm: {algorithm:?}, failure_mode: {failure_mode:?}, max_lease: {max_lease:?}, \
-         max_debt: {max_debt:?}, penalty: {penalty:?}, quota_unit: {quota_unit:?}, enforced: {enforced:?}, notify_at: {notify_at:?}, allows_mixed_keys: {allows_mixed_keys:?} }}"
+         max_debt: {max_debt:?}, penalty: {penalty:?}, headroom: {headroom:?}, \
+         quota_unit: {quota_unit:?}, enforced: {enforced:?}, notify_at: {notify_at:?}, allows_mixed_keys: {allows_mixed_keys:?} }}"
     );
     assert_eq!(format!("{:?}", policy.settings()), known);
     vec![
@@ -77,6 +81,7 @@ fn parts(policy: &Policy) -> Vec<(Setting, String)> {
         (Setting::Lease, format!("{max_lease:?}")),
         (Setting::Debt, format!("{max_debt}")),
         (Setting::Penalty, format!("{penalty:?}")),
+        (Setting::Headroom, format!("{headroom:?}")),
         (Setting::Unit, format!("{quota_unit}")),
         (Setting::Enforced, format!("{enforced}")),
         (Setting::Thresholds, format!("{notify_at:?}")),
@@ -194,6 +199,16 @@ const CHANGES: &[Change] = &[
                 policy.clone().try_penalty(Penalty::manual()).ok()
             };
             vec![(old, with(policy, |settings| settings.penalty = None))]
+        },
+    },
+    Change {
+        name: "the [headroom](Policy::headroom)",
+        settings: &[Setting::Headroom],
+        pairs: |policy| {
+            let keeping = policy.clone().headroom(Criticality::Sheddable, Headroom::Percent(20));
+            // It is not leased.
+            let back = Some(keeping.clone()).filter(|_| policy.settings().max_lease.is_none());
+            vec![(Some(policy.clone()), Some(keeping)), (back, Some(policy.clone()))]
         },
     },
     Change {

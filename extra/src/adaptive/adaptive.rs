@@ -195,7 +195,7 @@ impl Adaptive {
             ));
         };
         let full = origin.borrow_and_update().clone();
-        scaled(&full, self.floor)?;
+        scaled(&full, self.floor, self.interval)?;
         let sources: Vec<_> = self.signals.into_iter().map(Signal::into_source).collect();
         sources.iter().try_for_each(|source| source.check())?;
         #[cfg(feature = "redis")]

@@ -4,6 +4,7 @@ use std::{
     future::{Future as _, pending, poll_fn},
     pin::pin,
     task::Poll,
+    time::Duration,
 };
 
 use tokio::{
@@ -82,7 +83,8 @@ impl Follower {
     async fn replace(&mut self) {
         let full = self.origin.borrow_and_update().clone();
         let share = *self.shares.borrow();
-        match scaled(&full, self.bounds.floor).and_then(|_| scaled(&full, share)) {
+        let interval = self.bounds.interval;
+        match scaled(&full, self.bounds.floor, interval).and_then(|_| scaled(&full, share, interval)) {
             Ok(policy) => {
                 self.bounds.most_in_flight = most_in_flight(&full, self.is_shared);
                 self.full = full;
@@ -115,7 +117,7 @@ impl Follower {
         if share.to_bits() == before.to_bits() {
             return;
         }
-        match scaled(&self.full, share) {
+        match scaled(&self.full, share, self.bounds.interval) {
             Ok(policy) => {
                 log!(debug, policy = policy.name(), share, quota = %policy.quota(), "an adaptive quota changes");
                 self.send(policy);
@@ -187,9 +189,9 @@ pub(super) fn most_in_flight(policy: &Policy, is_shared: bool) -> Option<f64> {
     (policy.has_permits() && !is_shared).then(|| policy.quota().limit() as f64)
 }
 
-/// The policy with a share of its quota.
-pub(super) fn scaled(policy: &Policy, share: f64) -> Result<Policy, Error> {
-    policy.with_quota(share_of(policy.quota(), share)?)
+/// The policy with a share of its quota, which may grow after the interval.
+pub(super) fn scaled(policy: &Policy, share: f64, interval: Duration) -> Result<Policy, Error> {
+    policy.with_reduced_quota(share_of(policy.quota(), share)?, interval)
 }
 
 /// A share of the limit and of the burst, from 0 to 1, and at least one unit of each.

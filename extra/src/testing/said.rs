@@ -17,7 +17,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    pub(super) const fn of(outcome: &Outcome) -> Self {
+    pub(super) fn of(outcome: &Outcome) -> Self {
         Self {
             verdict: outcome.verdict(),
             granted: outcome.granted(),

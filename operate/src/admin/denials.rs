@@ -33,10 +33,11 @@ pub(super) fn denied(entry: &RecentDenials) -> DeniedKey {
         key: entry.key.as_str().to_owned(),
         identity: entry.key.identity().map(Into::into),
         key_hash: entry.key.digest(),
-        verdict: match (entry.is_shadow, entry.is_banned) {
-            (true, _) => DenialKind::ShadowDenied,
-            (false, true) => DenialKind::Banned,
-            (false, false) => DenialKind::Denied,
+        verdict: match entry {
+            RecentDenials { is_shadow: true, .. } => DenialKind::ShadowDenied,
+            RecentDenials { is_banned: true, .. } => DenialKind::Banned,
+            RecentDenials { is_shed: true, .. } => DenialKind::Shed,
+            _ => DenialKind::Denied,
         },
         source: entry.source.as_str().to_owned(),
         retry_after: entry.retry_after.map(|wait| wait.as_secs_f64()),

@@ -67,10 +67,26 @@ pub struct ExplainedKey {
     pub retry_after: Option<f64>,
     /// The rest of a ban.
     pub banned_for: Option<f64>,
-    /// The units that remain.
+    /// The units that remain for the request.
     pub remaining: Option<u64>,
+    /// The units that it leaves to more critical requests.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub headroom: u64,
+    /// Whether it is denied only because these units are kept.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_shed: bool,
     /// When all units are back.
     pub reset_after: Option<f64>,
     /// The units of debt that are not paid off.
     pub owed: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(units: &u64) -> bool {
+    *units == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_false(is_shed: &bool) -> bool {
+    !*is_shed
 }

@@ -60,6 +60,8 @@ pub enum DenialKind {
     Banned,
     /// By a shadow, which lets the request pass.
     ShadowDenied,
+    /// For the sake of more critical requests.
+    Shed,
     /// By the quota, or in a way that this version does not know.
     #[serde(other)]
     Denied,

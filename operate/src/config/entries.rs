@@ -1,11 +1,11 @@
 //! The entries of a policy.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Deserializer, de::Unexpected};
-use tower_ratelimit::policy::QuotaUnit;
+use tower_ratelimit::policy::{Headroom, QuotaUnit};
 use tower_ratelimit::{
-    Error, ErrorKind, FailureMode, Policy, Quota,
+    Criticality, Error, ErrorKind, FailureMode, Policy, Quota,
     algorithm::{Algorithm, Gcra},
 };
 
@@ -33,6 +33,8 @@ pub(crate) struct PolicyChanges {
     max_debt: Entry<u64>,
     #[serde(default, deserialize_with = "entry")]
     penalty: Entry<TextOrTable<PenaltyEntry>>,
+    #[serde(default, deserialize_with = "entry")]
+    headroom: Entry<BTreeMap<Criticality, Headroom>>,
     #[serde(default, deserialize_with = "entry")]
     enforced: Entry<f64>,
     #[serde(default, deserialize_with = "entry")]
@@ -110,6 +112,9 @@ impl PolicyChanges {
         }
         if let Some(penalty) = self.penalty {
             settings.penalty = penalty.map(|TextOrTable(PenaltyEntry(penalty))| penalty);
+        }
+        if let Some(headroom) = self.headroom {
+            settings.headroom = headroom.unwrap_or_default();
         }
         if let Some(unit) = self.quota_unit {
             settings.quota_unit = unit.unwrap_or_default();

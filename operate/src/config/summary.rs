@@ -1,8 +1,10 @@
 //! [`PolicySummary`]: the settings of a policy that serde writes and reads, for pages and logs.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
-use tower_ratelimit::policy::QuotaUnit;
-use tower_ratelimit::{FailureMode, Policy, Quota};
+use tower_ratelimit::policy::{Headroom, QuotaUnit};
+use tower_ratelimit::{Criticality, FailureMode, Policy, Quota};
 
 /// The settings of a policy as a table, for pages and logs. It cannot be read as a policy again, because it
 /// lacks the options of the algorithm and the numbers of the penalty.
@@ -45,6 +47,9 @@ pub struct PolicySummary {
     /// Whether the policy has a penalty.
     #[serde(default)]
     pub has_penalty: bool,
+    /// What requests of each lower criticality leave unused. See [`Policy::headroom`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headroom: BTreeMap<Criticality, Headroom>,
     /// What a unit is.
     pub quota_unit: QuotaUnit,
     /// The share of the keys for which the policy is enforced.
@@ -69,6 +74,7 @@ impl PolicySummary {
             max_debt: settings.max_debt,
             max_lease: settings.max_lease.unwrap_or_default(),
             has_penalty: settings.penalty.is_some(),
+            headroom: settings.headroom.clone(),
             quota_unit: settings.quota_unit,
             enforced: settings.enforced,
             failure_mode: settings.failure_mode,

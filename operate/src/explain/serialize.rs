@@ -58,6 +58,8 @@ impl From<&ExplainedCharge> for ExplainedKey {
             retry_after: verdict.and_then(|verdict| verdict.retry_after()).map(seconds),
             banned_for: outcome.and_then(Outcome::banned_for).map(seconds),
             remaining: outcome.map(Outcome::remaining),
+            headroom: outcome.map_or(0, |outcome| outcome.charge().headroom()),
+            is_shed: outcome.is_some_and(Outcome::is_shed),
             reset_after: outcome.map(|outcome| seconds(outcome.reset_after())),
             owed: outcome.map(|_| charge.owed()),
         }

@@ -58,7 +58,8 @@ impl ExplainedCharge {
             return writeln!(f, "the key is banned for {}", Span(rest));
         }
         if self.policy().has_permits() {
-            return writeln!(f, "{remaining} of {capacity} permits are free");
+            writeln!(f, "{remaining} of {capacity} permits are free")?;
+            return self.kept(f, outcome);
         }
         let verb = if remaining == 1 { "remains" } else { "remain" };
         write!(f, "{remaining} of {} {verb}", Units(capacity))?;
@@ -68,7 +69,23 @@ impl ExplainedCharge {
         if !outcome.reset_after().is_zero() {
             write!(f, "; fully replenished in {}", Span(outcome.reset_after()))?;
         }
-        writeln!(f)
+        writeln!(f)?;
+        self.kept(f, outcome)
+    }
+
+    /// What is kept from a request that is not one of the most critical.
+    fn kept(&self, f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
+        let headroom = outcome.charge().headroom();
+        if headroom == 0 {
+            return Ok(());
+        }
+        let state = if outcome.is_shed() { "kept for more critical requests" } else { "not available to it" };
+        writeln!(
+            f,
+            "the request is {}: {} of headroom, {state}",
+            outcome.charge().criticality(),
+            Units(headroom)
+        )
     }
 }
 

@@ -9,8 +9,11 @@ pub(super) fn changes(old: &Policy, new: &Policy) -> String {
     changed.map(|((name, old), (_, new))| format!("{name} {old} -> {new}")).collect::<Vec<_>>().join(", ")
 }
 
-fn rows(policy: &Policy) -> [(&'static str, String); 10] {
+fn rows(policy: &Policy) -> [(&'static str, String); 11] {
     let settings = policy.settings();
+    let headroom =
+        settings.headroom.iter().rev().map(|(criticality, units)| format!("{criticality}: {units}"));
+    let headroom: Vec<String> = headroom.collect();
     [
         ("quota", settings.quota.to_string()),
         ("algorithm", settings.algorithm.name().to_owned()),
@@ -19,6 +22,7 @@ fn rows(policy: &Policy) -> [(&'static str, String); 10] {
         ("max_lease", settings.max_lease.unwrap_or_default().to_string()),
         ("max_debt", settings.max_debt.to_string()),
         ("penalty", settings.penalty.map_or_else(|| "none".to_owned(), |penalty| penalty.to_string())),
+        ("headroom", format!("{{{}}}", headroom.join(", "))),
         ("quota_unit", settings.quota_unit.to_string()),
         ("enforced", settings.enforced.to_string()),
         ("failure mode", settings.failure_mode.to_string()),
@@ -30,7 +34,10 @@ fn rows(policy: &Policy) -> [(&'static str, String); 10] {
 mod tests {
     use std::time::Duration;
 
-    use tower_ratelimit::{Quota, policy::Penalty};
+    use tower_ratelimit::{
+        Criticality, Quota,
+        policy::{Headroom, Penalty},
+    };
 
     use super::*;
 
@@ -47,6 +54,10 @@ mod tests {
             ),
             (old().shadow().max_lease(5), "max_lease 0 -> 5, enforced 1 -> 0"),
             (old().penalty(Penalty::manual()), "penalty none -> manual"),
+            (
+                old().headroom(Criticality::Sheddable, Headroom::Percent(20)),
+                "headroom {} -> {sheddable: 20%}",
+            ),
             (old().penalty(penalty), "penalty none -> ban 1min up to 1h after 3 denials in 1min"),
         ];
         for (new, expected) in rows {

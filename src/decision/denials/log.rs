@@ -68,6 +68,8 @@ pub struct RecentDenials {
     pub is_banned: bool,
     /// Whether the policy was a [shadow](Policy::shadow) for the key, so that it denied nothing.
     pub is_shadow: bool,
+    /// Whether the last one was made only for the sake of [more critical](Policy::headroom) requests.
+    pub is_shed: bool,
     /// What made the last one.
     pub source: DecisionSource,
     /// The wait after which the same request would have been admitted, from the last one on. `None` if waiting
@@ -217,6 +219,7 @@ impl RecentDenials {
             first: time(last.min(*first)),
             last: time(last),
             is_banned: latest.is_banned(),
+            is_shed: latest.is_shed(),
             is_shadow: latest.is_shadow(),
             source: latest.source(),
             retry_after: latest.retry_after(),

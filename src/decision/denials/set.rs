@@ -170,13 +170,17 @@ const SOURCE: u64 = 0x0f;
 const BANNED: u64 = 0x10;
 const SHADOW: u64 = 0x20;
 const HAS_WAIT: u64 = 0x40;
+const SHED: u64 = 0x80;
 const WAIT_AT: u32 = 8;
 
 impl Latest {
     #[inline(always)]
     pub(super) fn new(outcome: &Outcome, source: DecisionSource, is_shadow: bool) -> Self {
         let mark = |mark: u64, is_set: bool| if is_set { mark } else { 0 };
-        let marks = source as u64 | mark(BANNED, outcome.is_banned()) | mark(SHADOW, is_shadow);
+        let marks = source as u64
+            | mark(BANNED, outcome.is_banned())
+            | mark(SHADOW, is_shadow)
+            | mark(SHED, outcome.is_shed());
         // A wait is cut to 56 bits: above 2,283 years, it starts again at 0.
         let micros =
             |wait: Duration| wait.as_secs().wrapping_mul(1_000_000) + u64::from(wait.subsec_micros());
@@ -194,6 +198,10 @@ impl Latest {
 
     pub(super) const fn is_shadow(self) -> bool {
         self.0 & SHADOW != 0
+    }
+
+    pub(super) const fn is_shed(self) -> bool {
+        self.0 & SHED != 0
     }
 
     pub(super) fn retry_after(self) -> Option<Duration> {

@@ -36,6 +36,7 @@ pub(super) struct Item<'a> {
 
 /// The plan for a charge.
 pub(super) struct Planned {
+    /// Those that are charged; of a denial, those that do not fit.
     pub(super) units: u64,
     pub(super) plan: Plan,
 }
@@ -107,11 +108,15 @@ impl<'a> Phases<'a> {
     /// The second phase: plans each charge.
     pub(super) fn plan(&self, guards: &mut Guards<'_>) -> Result<Vec<Planned>, Error> {
         let planned = |item: &Item<'_>| {
-            let units = if self.spec.change.is_some() { 0 } else { item.charge.bounded_cost() };
-            let planned = item.plan(guards, units)?;
+            if self.spec.change.is_some() {
+                return item.plan(guards, 0);
+            }
+            let headroom = item.charge.bounded_headroom();
+            let planned = item.plan_beside(guards, item.charge.bounded_cost(), headroom)?;
             match self.spec.least {
                 Some(least) if !planned.is_admitted() => {
-                    item.plan(guards, planned.plan.before.remaining.max(least))
+                    let free = planned.plan.before.remaining.saturating_sub(headroom);
+                    item.plan_beside(guards, free.max(least), headroom)
                 }
                 _ => Ok(planned),
             }
@@ -189,6 +194,17 @@ impl Item<'_> {
                 Err(mistake) => (Err(mistake), None),
             });
         changed.map_err(|mistake| self.counting.error(mistake))
+    }
+
+    /// Plans `units` units beside `headroom` units that must remain. A denial has planned both.
+    fn plan_beside(&self, guards: &mut Guards<'_>, units: u64, headroom: u64) -> Result<Planned, Error> {
+        let planned = self.plan(guards, units + headroom)?;
+        if headroom > 0 && planned.is_admitted() { self.plan(guards, units) } else { Ok(planned) }
+    }
+
+    /// Whether this denial is only for the sake of the headroom.
+    pub(super) fn is_shed(&self, planned: &Planned) -> bool {
+        self.charge.headroom() > 0 && planned.plan.before.remaining >= self.charge.cost()
     }
 
     fn plan(&self, guards: &mut Guards<'_>, units: u64) -> Result<Planned, Error> {

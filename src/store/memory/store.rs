@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     counting::Counting,
-    phases::{Phases, Planned},
+    phases::{Item, Phases, Planned},
     shard::{CachePadded, DEFAULT_CAPACITY, Guards, Location, Shard, shards},
 };
 use crate::{
@@ -189,7 +189,9 @@ impl MemoryStore {
         phases.charge(&mut guards, &plans, is_charged)?;
         if spec.charges {
             // A denial of a banned key counts for no penalty.
-            let is_denied = |place: usize| plans.get(place).is_some_and(|planned| !planned.is_admitted());
+            let counts =
+                |(item, planned): (&Item<'_>, &Planned)| !planned.is_admitted() && !item.is_shed(planned);
+            let is_denied = |place: usize| phases.items.get(place).zip(plans.get(place)).is_some_and(counts);
             phases.strike(&mut guards, |place| !is_banned && is_denied(place));
         }
         let bans = phases.bans(&mut guards);
@@ -214,7 +216,7 @@ impl MemoryStore {
 /// Whether only the counts of the key decide over the charge. Leases do not matter, because this store has
 /// none.
 fn is_counted_alone(charge: &Charge) -> bool {
-    charge.policy().bans().is_none() && !charge.is_shadow()
+    charge.policy().bans().is_none() && !charge.is_shadow() && charge.headroom() == 0
 }
 
 /// The outcome of `charge`, which was `made` unless it was denied.
@@ -225,7 +227,7 @@ fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64, made: 
         Admission::After(0) => (Verdict::Admit, cost),
         Admission::After(delay) => (Verdict::Delay(Duration::from_micros(delay)), cost),
         Admission::Retry(wait) => (Verdict::Deny { retry_after: Some(Duration::from_micros(wait)) }, 0),
-        Admission::Never => (Verdict::Deny { retry_after: None }, 0),
+        Admission::Never => (Verdict::Deny { retry_after: charge.retry_once_grown() }, 0),
     };
     let outcome = Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset))
         .with_granted(granted);

@@ -53,7 +53,10 @@ impl LocalCounts<dyn Store> {
         let charges: Vec<&Charge> = charges.iter().filter(is_local).collect();
         let shares: Vec<Charge> = charges
             .iter()
-            .map(|charge| Charge::new(&self.share(charge.policy()), charge.key(), charge.cost()))
+            .map(|charge| {
+                let share = Charge::new(&self.share(charge.policy()), charge.key(), charge.cost());
+                share.with_criticality(charge.criticality())
+            })
             .collect();
         let counts =
             self.counts.get_or_init(|| Arc::new(MemoryStore::of(self.clock.clone()).capacity(MAX_KEYS)));
@@ -65,7 +68,7 @@ impl LocalCounts<dyn Store> {
         let charged = !local.is_denied() && action != Action::Peek;
         let is_owed = !error.kind().may_have_charged();
         let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
-            let (remaining, reset_after) = (share.remaining(), share.reset_after());
+            let (remaining, reset_after) = (remaining_under(charge, share), share.reset_after());
             let outcome =
                 Outcome::new(charge, share.verdict(), remaining, reset_after).with_granted(share.granted());
             if let Some(rest) = share.banned_for() {
@@ -124,8 +127,12 @@ impl LocalCounts<dyn Store> {
         local: &LocalCharge,
         units: u64,
     ) -> (Outcome, Option<Charge>) {
-        let mut remains =
-            Outcome::new(charged.charge(), Verdict::Admit, charged.remaining(), charged.reset_after());
+        let mut remains = Outcome::new(
+            charged.charge(),
+            Verdict::Admit,
+            charged.remaining_for_all(),
+            charged.reset_after(),
+        );
         let mut rest = units;
         if let Some(counts) = self.counts.get() {
             let _owing = lock(&self.owing);
@@ -136,13 +143,13 @@ impl LocalCounts<dyn Store> {
             let here = local.units.as_ref().map_or(units, |owed| owed.local().min(units));
             if let (Some(before), Some(after)) = (state(Action::Peek, 0), state(Action::Refund, here)) {
                 // Only units that still counted were released.
-                let released = after.remaining().saturating_sub(before.remaining()).min(here);
+                let released = after.remaining_for_all().saturating_sub(before.remaining_for_all()).min(here);
                 if let Some(owed) = &local.units {
                     owed.release(released);
                 }
                 rest -= released;
-                remains =
-                    Outcome::new(charged.charge(), Verdict::Admit, after.remaining(), after.reset_after());
+                let remaining = remaining_under(charged.charge(), &after);
+                remains = Outcome::new(charged.charge(), Verdict::Admit, remaining, after.reset_after());
             }
         }
         // If the store has nothing to refund, a charge of 0 shows what remains in the store.
@@ -182,6 +189,11 @@ impl LocalCounts<dyn Store> {
             }
         }
     }
+}
+
+/// What remains under an instance's `share` for all requests, so that as much as there remains for one with the headroom of `charge`.
+fn remaining_under(charge: &Charge, share: &Outcome) -> u64 {
+    share.remaining().saturating_add(charge.headroom())
 }
 
 /// Whether `refund` belongs to a decision, and is not an operator's refund of any units of the key.

@@ -81,9 +81,7 @@ impl Store for RedisStore {
         let frees_units = matches!(action, Action::Refund | Action::Ban)
             || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         let denial = deny_cache.map(|deny_cache| DenyObserver::new(deny_cache, now, frees_units));
-        if action == Action::Refund
-            && charges.iter().any(|charge| charge.policy().settings().max_lease.is_some())
-        {
+        if action == Action::Refund && charges.iter().any(|charge| charge.policy().most_leased().is_some()) {
             return self.return_leases_and_refund(charges, script, denial);
         }
         // `Arc::new` would copy the job: it allocates after its argument is made. `new_cyclic` allocates first, and
@@ -369,7 +367,7 @@ impl RedisStore {
 /// The charge of a decision that may be made from a lease.
 fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
     let [charge] = charges else { return None };
-    let is_leased = action == Action::Charge && charge.policy().settings().max_lease.is_some();
+    let is_leased = action == Action::Charge && charge.policy().most_leased().is_some();
     (is_leased && charge.cost() > 0 && !charge.is_shadow()).then_some(charge)
 }
 

@@ -261,7 +261,7 @@ impl CachedDenial {
     /// Whether it is a denial of at most the units of `charge`, by its policy and of its key.
     fn denies(&self, charge: &Charge) -> bool {
         self.decision.all_outcomes().iter().any(|outcome| {
-            (outcome.is_banned() || outcome.is_denied() && outcome.charge().cost() <= charge.cost())
+            (outcome.is_banned() || outcome.is_denied() && outcome.charge().evaluated() <= charge.evaluated())
                 && outcome.key() == charge.key()
                 && outcome.policy().counts_as(charge.policy())
         })
@@ -283,6 +283,7 @@ fn covers(decision: &Decision, charges: &[Charge]) -> bool {
     outcomes.len() == charges.len()
         && outcomes.iter().zip(charges).all(|(outcome, charge)| {
             outcome.charge().cost() == charge.cost()
+                && outcome.charge().headroom() == charge.headroom()
                 && outcome.key() == charge.key()
                 && outcome.policy().counts_as(charge.policy())
                 && outcome.is_shadow() == charge.is_shadow()
@@ -299,7 +300,8 @@ fn after(cached: &Outcome, charge: &Charge, elapsed: Duration) -> Outcome {
         other => other,
     };
     let reset = cached.reset_after().saturating_sub(elapsed);
-    let outcome = Outcome::new(charge, verdict, cached.remaining(), reset).with_granted(cached.granted());
+    let outcome =
+        Outcome::new(charge, verdict, cached.remaining_for_all(), reset).with_granted(cached.granted());
     match cached.banned_for() {
         Some(rest) => outcome.banning(rest.saturating_sub(elapsed)),
         None => outcome,

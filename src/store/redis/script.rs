@@ -75,10 +75,11 @@ const NUMBERS: &[(&str, u64)] = &[
     ("KIND.PENALTY", usual::PENALTY),
     ("KIND.SLIDING_WINDOW", usual::SLIDING_WINDOW),
     ("KIND.CALENDAR", usual::CALENDAR),
+    ("KIND.WITH_HEADROOM", usual::WITH_HEADROOM),
     // The bytes of a state without a text.
     ("SIZE.STATE", 25),
     // The bytes before the first run of usual decisions, of a run, and of each of its charges. Penalties, debts and calendars
-    // have 24, 8 and 16 more.
+    // have 24, 8 and 16 more, and those with headroom 8 more.
     ("SIZE.HEAD", 10),
     ("SIZE.RUN", 8),
     ("SIZE.CHARGE", 35),

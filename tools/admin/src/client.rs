@@ -257,6 +257,9 @@ impl Row {
             (Some(VerdictWord::Delayed), _) => {
                 format!("admitted after {}", seconds(charge.delay.unwrap_or_default()))
             }
+            (Some(VerdictWord::Denied), _) if charge.is_shed => {
+                format!("denied, {} units kept for more critical requests", charge.headroom)
+            }
             (Some(VerdictWord::Denied), _) => match charge.retry_after {
                 Some(wait) => format!("denied, admitted in {}", seconds(wait)),
                 None => "denied, waiting does not help".to_owned(),
@@ -324,6 +327,7 @@ pub(crate) fn table_of_denials(denials: &[Own<DeniedKey>]) -> String {
         let entry = &denial.entry;
         let verdict = match entry.verdict {
             DenialKind::Banned => "banned",
+            DenialKind::Shed => "shed",
             DenialKind::ShadowDenied => "shadow denied",
             _ => "denied",
         };

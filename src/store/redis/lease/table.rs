@@ -124,7 +124,7 @@ impl LeaseTable {
         if entry.fetching {
             return None;
         }
-        let wanted = entry.wanted(requested_at, charge.policy().settings().max_lease.unwrap_or(0));
+        let wanted = entry.wanted(requested_at, charge.policy().most_leased().unwrap_or(0));
         let (lease, left) = match &mut entry.lease {
             Some(lease) if ahead => {
                 let spent = mem::take(&mut lease.spent);

@@ -290,7 +290,7 @@ fn count(action: Action, charge: &Charge, record: &Record) -> Option<(Count, u64
     let is_planned = change.is_none() || charge.stamp().is_some();
     let cost = if is_planned { charge.bounded_cost() } else { 0 };
     let (verdict, mark) = match granted {
-        0 if retry_or_mark == NEVER => (Verdict::Deny { retry_after: None }, 0),
+        0 if retry_or_mark == NEVER => (Verdict::Deny { retry_after: charge.retry_once_grown() }, 0),
         0 => (Verdict::Deny { retry_after: Some(micros(retry_or_mark)?) }, 0),
         _ if delay.is_zero() => (Verdict::Admit, integer(retry_or_mark)?),
         _ => (Verdict::Delay(delay), integer(retry_or_mark)?),

@@ -6,7 +6,7 @@ use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value
 
 use super::decode::records_of;
 use crate::{
-    algorithm::counter::{Calendar, Windows},
+    algorithm::counter::{Calendar, Windows, usual},
     decision::{Charge, OneOrMany},
     key::Key,
     policy::{MAX_BAN, Policy},
@@ -88,6 +88,7 @@ fn differ_only_in_keys(one: &Job, other: &Job) -> bool {
     let is_alike = |(one, other): (&Charge, &Charge)| {
         one.policy().counts_as(other.policy())
             && one.cost() == other.cost()
+            && one.headroom() == other.headroom()
             && one.is_shadow() == other.is_shadow()
             && !one.needs_permit()
     };
@@ -405,9 +406,15 @@ impl Numbers {
     fn push_usual(&mut self, job: &Job, charge: &Charge, main: usize, clock: &ServerClock) {
         self.push(if main > 0 { charge.cost() } else { cost(job, charge) });
         self.push_short(main);
+        let kind = self.bytes.len();
         self.bytes.extend_from_slice(charge.policy().usual());
         if let Some((calendar, _)) = charge.policy().calendar() {
             self.push_windows(job, calendar, clock);
+        }
+        let headroom = charge.bounded_headroom();
+        if headroom > 0 {
+            self.bytes[kind] += usual::WITH_HEADROOM as u8;
+            self.push(headroom);
         }
     }
 
@@ -486,11 +493,12 @@ impl Numbers {
                         numbers.push(expires);
                     }
                     (Action::Refund, Some(receipt), None) => numbers.extend(&[receipt.made, receipt.mark]),
-                    // The mark of a shadow stands in place of the receipt.
+                    // The mark of a shadow stands in place of the time, and a headroom in place of the mark.
                     _ if job.action.spec().denies && charge.is_shadow() => {
                         numbers.push_negated(1);
-                        numbers.push(0);
+                        numbers.push(charge.bounded_headroom());
                     }
+                    _ if job.action.spec().denies => numbers.extend(&[0, charge.bounded_headroom()]),
                     // An operator's refund has no receipt.
                     _ => numbers.extend(&[0, 0]),
                 }

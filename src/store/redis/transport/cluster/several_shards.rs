@@ -177,8 +177,9 @@ fn count_denials(
     positions: &[usize],
     outcomes: &[Option<Outcome>],
 ) -> Option<JoinHandle<Vec<(usize, Duration)>>> {
-    let is_denied =
-        |position: &usize| outcomes[*position].as_ref().is_some_and(|outcome| outcome.is_denied());
+    let is_denied = |position: &usize| {
+        outcomes[*position].as_ref().is_some_and(|outcome| outcome.is_denied() && !outcome.is_shed())
+    };
     let positions: Vec<usize> = positions.iter().copied().filter(is_denied).collect();
     let mut part =
         job.part(Action::Charge, positions.iter().map(|&position| job.charges[position].clone()).collect());
@@ -216,7 +217,7 @@ fn halfway_to(deadline: Instant) -> Instant {
 
 /// `outcome` with the remaining units and the reset of `now`, after its refund.
 fn with_values_of(outcome: &Outcome, now: &Outcome) -> Outcome {
-    Outcome::new(outcome.charge(), outcome.verdict(), now.remaining(), now.reset_after())
+    Outcome::new(outcome.charge(), outcome.verdict(), now.remaining_for_all(), now.reset_after())
 }
 
 #[cfg(test)]

@@ -49,6 +49,8 @@ pub struct Charge {
     /// What the rule counts.
     unit: RuleUnit,
     criticality: Criticality,
+    /// Whether the request goes on if the charge is denied.
+    degrades: bool,
 }
 
 /// The most rules of a layer: a charge has 16 bits for the index of its rule.
@@ -99,8 +101,17 @@ impl Charge {
     #[inline(always)]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let meaning = if policy.has_permits() { Meaning::Permit(next_holder()) } else { Meaning::Cost };
-        let criticality = Criticality::CriticalPlus;
-        Self { policy, key: key.stored(), cost, meaning, rule: 0, unit: RuleUnit::default(), criticality }
+        let (criticality, degrades) = (Criticality::CriticalPlus, false);
+        Self {
+            policy,
+            key: key.stored(),
+            cost,
+            meaning,
+            rule: 0,
+            unit: RuleUnit::default(),
+            criticality,
+            degrades,
+        }
     }
 
     /// Notes the index of the layer's rule that made the charge, below [`MOST_RULES`], and what it counts.
@@ -117,12 +128,12 @@ impl Charge {
     /// The same charge with a new holder: a charge that is made twice needs two permits.
     pub(crate) fn with_new_holder(&self) -> Self {
         let charge = Self::of(self.policy.clone(), self.key.clone(), self.cost);
-        charge.by_rule(self.rule(), self.unit).with_criticality(self.criticality)
+        charge.by_rule(self.rule(), self.unit).on_terms_of(self)
     }
 
     /// A charge of no units, which asks for what remains.
     pub(crate) fn asking(&self) -> Self {
-        Self::of(self.policy.clone(), self.key.clone(), 0).with_criticality(self.criticality)
+        Self::of(self.policy.clone(), self.key.clone(), 0).on_terms_of(self)
     }
 
     /// The policy.
@@ -243,12 +254,13 @@ impl Charge {
         self.key == other.key && self.policy.name() == other.policy.name()
     }
 
-    /// Takes the larger cost and the lower criticality if `other` has the same key and an equal policy. `false` if it has not.
+    /// Takes the larger cost, the lower criticality and the stricter denial if `other` has the same key and an equal policy. `false` if it has not.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
         let is_same = self.key == other.key && self.policy == other.policy;
         if is_same {
             self.cost = self.cost.max(other.cost);
             self.criticality = self.criticality.min(other.criticality);
+            self.degrades &= other.degrades;
         }
         is_same
     }
@@ -325,7 +337,50 @@ impl Charge {
         }
     }
 
-    /// Whether the policy is a [shadow](Policy::shadow) for this key: its denial does not deny the request.
+    /// Lets the request go on if this charge is denied: it is not made then, and the others are.
+    /// [`Decision::degraded`](crate::Decision::degraded) has its outcome. In a layer, use
+    /// [`Rule::or_degrade`](crate::Rule::or_degrade).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let (large, requests) = (Policy::new("large-model", Quota::per_month(1)), Policy::new("api", Quota::per_hour(9)));
+    /// let (limiter, alice) = (Limiter::new(MemoryStore::new()), Key::new("alice"));
+    /// let charges = [Charge::new(&requests, &alice, 1), Charge::new(&large, &alice, 1).or_degrade()];
+    ///
+    /// assert!(limiter.check_all(&charges).await?.degraded().is_none());
+    /// let second = limiter.check_all(&charges).await?;
+    /// assert!(second.is_admitted());
+    /// assert_eq!(second.degraded().unwrap().policy().name(), "large-model");
+    /// assert_eq!(limiter.peek(&requests, &alice, 0).await?.remaining(), Some(7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn or_degrade(mut self) -> Self {
+        self.degrades = true;
+        self
+    }
+
+    /// Whether the request [goes on](Self::or_degrade) if this charge is denied. `false` if the policy is a
+    /// [shadow](Policy::shadow) for the key, which denies nothing.
+    #[must_use]
+    pub fn degrades(&self) -> bool {
+        self.degrades && self.policy.is_enforced_for(&self.key)
+    }
+
+    /// The same charge, as critical as `other` is, and denying as it does.
+    pub(crate) const fn on_terms_of(mut self, other: &Self) -> Self {
+        (self.criticality, self.degrades) = (other.criticality, other.degrades);
+        self
+    }
+
+    /// Whether a denial of the charge does not deny the request: the policy is a [shadow](Policy::shadow) for this key, or the
+    /// charge [degrades](Self::or_degrade) the request.
     ///
     /// # Example
     ///
@@ -339,7 +394,7 @@ impl Charge {
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {
-        !self.policy.is_enforced_for(&self.key)
+        self.degrades || !self.policy.is_enforced_for(&self.key)
     }
 
     /// Whether the units are a permit, in use until it is released.

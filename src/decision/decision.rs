@@ -385,6 +385,17 @@ impl Decision {
         self.is_denied() || self.decided.shadows > 0
     }
 
+    /// The outcome of the first charge that was denied and lets the request [go on](crate::Charge::or_degrade) without it. `None`
+    /// if there is none. A handler reads the same from [`Degraded`](crate::layer::Degraded).
+    #[must_use]
+    pub fn degraded(&self) -> Option<&Outcome> {
+        self.all_degraded().next()
+    }
+
+    pub(crate) fn all_degraded(&self) -> impl Iterator<Item = &Outcome> {
+        self.shadows().iter().filter(|outcome| outcome.is_denied() && outcome.charge().degrades())
+    }
+
     /// Whether the request is denied only for the sake of [more critical](crate::Policy::headroom) ones: under each policy that
     /// denies it, as many units as it costs remain.
     #[must_use]

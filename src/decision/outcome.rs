@@ -276,7 +276,7 @@ impl Outcome {
         self.charge.ban().map(Duration::from_micros)
     }
 
-    /// Whether the policy is a [shadow](Policy::shadow) for this key.
+    /// Whether a denial does not deny the request: see [`Charge::is_shadow`].
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.charge.is_shadow()

@@ -43,6 +43,7 @@ impl DecisionSpan {
                 ratelimit.source = Empty,
                 ratelimit.failure_mode = Empty,
                 ratelimit.shadow = Empty,
+                ratelimit.degraded = Empty,
                 ratelimit.key_hash = Empty,
                 error.type = Empty,
                 otel.status_code = Empty,
@@ -140,14 +141,14 @@ fn record(span: &Span, decision: &Decision) {
         span.record("ratelimit.failure_mode", &*mode);
         span.record("error.type", failure.kind().as_str());
     }
-    let names: Vec<_> = decision
-        .shadows()
-        .iter()
-        .filter(|shadow| shadow.is_denied())
-        .map(|shadow: &Outcome| shadow.policy().name())
-        .collect();
-    if !names.is_empty() {
-        span.record("ratelimit.shadow", &*names.join(","));
+    let name = |outcome: &Outcome| outcome.policy().name().to_owned();
+    let is_shadow = |outcome: &&Outcome| outcome.is_denied() && !outcome.charge().degrades();
+    let shadows: Vec<String> = decision.shadows().iter().filter(is_shadow).map(name).collect();
+    let degraded: Vec<String> = decision.all_degraded().map(name).collect();
+    for (field, names) in [("ratelimit.shadow", shadows), ("ratelimit.degraded", degraded)] {
+        if !names.is_empty() {
+            span.record(field, &*names.join(","));
+        }
     }
 }
 

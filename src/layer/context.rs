@@ -6,6 +6,7 @@ use http::{Extensions, Response, request::Parts, response};
 
 use super::{
     config::{Config, Mapper},
+    degraded::Degraded,
     observe::DecisionEvent,
     rule::Rule,
 };
@@ -15,7 +16,8 @@ use crate::{
     limiter::{Limited, Limiter, Reservation},
     policy::Enforcement,
     response::{
-        Rejection, RejectionBody, RequestHead, is_grpc, is_read, mark_request, mark_response, reject, replace,
+        Rejection, RejectionBody, RequestHead, is_grpc, is_read, mark_degraded, mark_request, mark_response,
+        reject, replace,
     },
 };
 
@@ -96,6 +98,9 @@ impl RequestContext {
         let Some(decision) = decision else {
             return self.annotate_uncharged(&mut request.extensions, reservation);
         };
+        if decision.may_have_denials() && !self.only_reports() {
+            Degraded::insert(&mut request.extensions, decision);
+        }
         let limited = Limited { decision: decision.clone(), limiter: self.limiter(), reservation };
         if let Some(outer) = request.extensions.insert(limited) {
             self.config.observer.charged_twice(&outer.decision, decision);
@@ -204,6 +209,8 @@ impl RequestContext {
     fn add_headers<B>(&self, response: &mut Response<B>, decision: Decision) {
         if self.only_reports() {
             mark_response(response.headers_mut(), &decision);
+        } else if decision.may_have_denials() {
+            mark_degraded(response.headers_mut(), &decision);
         }
         self.config.headers.decorate(response, decision, self.is_read);
     }

@@ -5,6 +5,7 @@ mod body;
 mod config;
 mod context;
 mod cost;
+mod degraded;
 mod delayed;
 mod handlers;
 pub(crate) mod layer;
@@ -26,6 +27,7 @@ pub mod future {
 pub use self::{
     body::ResponseBody,
     cost::IntoCost,
+    degraded::Degraded,
     observe::{DecisionEvent, DecisionKind},
     rules::Rules,
     service::RateLimit,

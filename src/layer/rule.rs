@@ -53,6 +53,7 @@ pub struct Rule {
     pub(super) policy: PolicySource,
     pub(super) cost: Option<Cost>,
     criticality: Option<CriticalityOf>,
+    degrades: bool,
     pub(super) skipped: Vec<Matcher>,
     pub(super) counts: Option<CountIf>,
     pub(super) settles: Option<Settles>,
@@ -89,6 +90,7 @@ impl Rule {
             policy,
             cost: None,
             criticality: None,
+            degrades: false,
             skipped: Vec::new(),
             counts: None,
             settles: None,
@@ -228,6 +230,47 @@ impl Rule {
     /// ```
     pub fn criticality(mut self, of: impl Fn(&Parts) -> Criticality + Send + Sync + 'static) -> Self {
         self.criticality = Some(Arc::new(of));
+        self
+    }
+
+    /// Lets a request go on that this rule denies: it is charged by the other rules and not by this one, and its handler extracts
+    /// [`Degraded`](crate::layer::Degraded), to answer with less: from a cache, with a smaller model, without recommendations.
+    ///
+    /// The response has the header `x-ratelimit-degraded` with the names of such policies. Metrics count them with the verdict
+    /// `degraded`. A [penalty](crate::Policy::penalty) of the policy counts nothing here. If the store fails, a
+    /// [closed](crate::FailureMode::Closed) failure mode of this rule alone does not reject.
+    ///
+    /// # Example
+    ///
+    /// A page without recommendations, once these have used their part of a backend:
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Degraded};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pages = Rule::new(Policy::new("pages", Quota::per_hour(3)), Key::new("all"));
+    /// let recommended = Rule::new(Policy::new("recommendations", Quota::per_hour(1)), Key::new("all")).or_degrade();
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), pages).rule(recommended);
+    /// let service = layer.layer(tower::service_fn(|request: Request<String>| async move {
+    ///     let page = match Degraded::from_extensions(request.extensions()) {
+    ///         Some(_) => "page",
+    ///         None => "page with recommendations",
+    ///     };
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::from(page)))
+    /// }));
+    /// for (status, degraded) in [(200, None), (200, Some(r#""recommendations""#)), (200, Some(r#""recommendations""#)), (429, None)] {
+    ///     let response = service.clone().oneshot(Request::new(String::new())).await?;
+    ///     let header = response.headers().get("x-ratelimit-degraded").map(|header| header.to_str().unwrap());
+    ///     assert_eq!((response.status().as_u16(), header), (status, degraded));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn or_degrade(mut self) -> Self {
+        self.degrades = true;
         self
     }
 
@@ -499,6 +542,7 @@ impl Rule {
         Arc::ptr_eq(&self.key, &other.key)
             && is_same(&self.cost, &other.cost)
             && is_same(&self.criticality, &other.criticality)
+            && self.degrades == other.degrades
             && is_same(&self.counts, &other.counts)
             && self.settles == other.settles
             && self.unit == other.unit
@@ -537,15 +581,13 @@ impl Rule {
         if let Some(policy) = self.policy.constant() {
             return Answer::ready(Ok(Some(self.charge_under(policy.clone(), at, key, cost, request))));
         }
-        let (policy, unit) = (self.policy.policy(request, &key), self.shown_unit);
-        let criticality = self.criticality_of(request);
+        let (policy, terms) = (self.policy.policy(request, &key), self.terms(request));
         let lacks = |error: &Error| error.kind().is_clients() || error.kind() == ErrorKind::MissingSetup;
         policy.then(move |policy| match policy {
             Err(error) if key.lacks_identity() && lacks(&error) => Ok(None),
             policy => {
                 let policy = policy.map_err(|error| error.of_rule(at))?;
-                let charge = |policy| Charge::of(policy, key, cost).by_rule(at, unit);
-                Ok(policy.map(|policy| charge(policy).with_criticality(criticality)))
+                Ok(policy.map(|policy| terms.charge(policy, at, key, cost)))
             }
         })
     }
@@ -560,21 +602,36 @@ impl Rule {
         cost: u64,
         request: &Parts,
     ) -> Charge {
-        let charge = Charge::of(policy, key, cost).by_rule(at, self.shown_unit);
-        match &self.criticality {
-            Some(of) => charge.with_criticality(of(request)),
-            None => charge,
-        }
+        self.terms(request).charge(policy, at, key, cost)
     }
 
-    fn criticality_of(&self, request: &Parts) -> Criticality {
-        self.criticality.as_ref().map_or(Criticality::CriticalPlus, |of| of(request))
+    /// What a charge for `request` is, apart from its policy and its key.
+    #[inline(always)]
+    fn terms(&self, request: &Parts) -> Terms {
+        let criticality = self.criticality.as_ref().map_or(Criticality::CriticalPlus, |of| of(request));
+        Terms { unit: self.shown_unit, criticality, degrades: self.degrades }
     }
 
     /// What the cost function returns for `request`.
     #[inline]
     pub(super) fn cost_of(&self, request: &Parts) -> Result<u64, Box<Error>> {
         self.cost.as_ref().map_or(Ok(1), |cost| cost(request))
+    }
+}
+
+/// What the charges of a rule are, apart from their policies and keys.
+#[derive(Clone, Copy)]
+struct Terms {
+    unit: RuleUnit,
+    criticality: Criticality,
+    degrades: bool,
+}
+
+impl Terms {
+    #[inline(always)]
+    fn charge(self, policy: Policy, at: usize, key: Key, cost: u64) -> Charge {
+        let charge = Charge::of(policy, key, cost).by_rule(at, self.unit).with_criticality(self.criticality);
+        if self.degrades { charge.or_degrade() } else { charge }
     }
 }
 

@@ -251,8 +251,7 @@ impl Decider {
     /// Charges `units` more to each outcome of `decision`, or denies and charges nothing.
     pub(super) fn charge_more(self: &Arc<Self>, decision: &Decision, units: u64) -> Answer<Decision> {
         let charge = |outcome: &Outcome| {
-            let criticality = outcome.charge().criticality();
-            Charge::new(outcome.policy(), outcome.key(), units).with_criticality(criticality)
+            Charge::new(outcome.policy(), outcome.key(), units).on_terms_of(outcome.charge())
         };
         let charges: Vec<_> = decision.all_outcomes().iter().map(charge).collect();
         if charges.is_empty() {

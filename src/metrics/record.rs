@@ -172,7 +172,7 @@ impl Drop for Leased {
     }
 }
 
-const VERDICTS: [&str; 6] = ["admitted", "delayed", "denied", "shadow_denied", "banned", "shed"];
+const VERDICTS: [&str; 7] = ["admitted", "delayed", "denied", "shadow_denied", "banned", "shed", "degraded"];
 /// The number of sources whose counters are registered once: today's, and a spare one. The counter of a further
 /// source would be looked up at each use.
 const SOURCES: usize = 6;
@@ -209,6 +209,7 @@ pub(crate) enum Verdict {
     ShadowDenied,
     Banned,
     Shed,
+    Degraded,
 }
 
 impl PolicyHandles {

@@ -18,7 +18,9 @@ mod words;
 pub(crate) use self::{
     body::AnyBody,
     head::{RequestHead, is_grpc},
-    headers::{HeaderWriter, RateLimitHeaders, is_read, mark_request, mark_response, note_refund},
+    headers::{
+        HeaderWriter, RateLimitHeaders, is_read, mark_degraded, mark_request, mark_response, note_refund,
+    },
     reject::{reject, replace},
     rejection::Rejection,
 };

@@ -16,6 +16,7 @@ mod custom_algorithm;
 mod custom_twin;
 mod debits;
 mod decorated_store;
+mod degrading;
 mod denials;
 mod deny_cache;
 mod differential;

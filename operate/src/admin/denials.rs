@@ -35,6 +35,7 @@ pub(super) fn denied(entry: &RecentDenials) -> DeniedKey {
         key_hash: entry.key.digest(),
         verdict: match entry {
             RecentDenials { is_shadow: true, .. } => DenialKind::ShadowDenied,
+            RecentDenials { is_degraded: true, .. } => DenialKind::Degraded,
             RecentDenials { is_banned: true, .. } => DenialKind::Banned,
             RecentDenials { is_shed: true, .. } => DenialKind::Shed,
             _ => DenialKind::Denied,

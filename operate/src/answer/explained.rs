@@ -58,6 +58,9 @@ pub struct ExplainedKey {
     pub cost: u64,
     /// Whether the policy denies nothing for this key.
     pub is_shadow: bool,
+    /// Whether a request that is denied goes on without this charge.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub degrades: bool,
     /// The verdict of this policy alone. `None`, as each of the following, if the store failed and nothing else counts the
     /// policy.
     pub verdict: Option<VerdictWord>,
@@ -87,6 +90,6 @@ const fn is_zero(units: &u64) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-const fn is_false(is_shed: &bool) -> bool {
-    !*is_shed
+const fn is_false(value: &bool) -> bool {
+    !*value
 }

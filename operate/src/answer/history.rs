@@ -62,6 +62,8 @@ pub enum DenialKind {
     ShadowDenied,
     /// For the sake of more critical requests.
     Shed,
+    /// By a rule that lets the request go on without it.
+    Degraded,
     /// By the quota, or in a way that this version does not know.
     #[serde(other)]
     Denied,

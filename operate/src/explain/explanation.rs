@@ -121,7 +121,14 @@ impl ExplainedCharge {
     /// Whether the policy is a [shadow](Policy::shadow) for this key, and so never denies.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
-        self.charge.is_shadow()
+        self.charge.is_shadow() && !self.degrades()
+    }
+
+    /// Whether a request that is denied goes on without this charge: see
+    /// [`Rule::or_degrade`](tower_ratelimit::Rule::or_degrade).
+    #[must_use]
+    pub fn degrades(&self) -> bool {
+        self.charge.degrades()
     }
 
     /// The verdict of this policy alone, what remains, and the reset. `None` if the store failed and nothing

@@ -50,6 +50,7 @@ impl From<&ExplainedCharge> for ExplainedKey {
             stored_as: charge.stored_name().map(Into::into),
             cost: charge.cost(),
             is_shadow: charge.is_shadow(),
+            degrades: charge.degrades(),
             verdict: verdict.map(Into::into),
             delay: verdict.and_then(|verdict| match verdict {
                 Verdict::Delay(delay) => Some(seconds(delay)),

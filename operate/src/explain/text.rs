@@ -44,7 +44,9 @@ impl fmt::Display for ExplainedCharge {
         let Some(outcome) = self.outcome() else { return writeln!(f, "its state is unknown") };
         self.state(f, outcome)?;
         write!(f, "a request of {} is {}", Units(self.cost()), Words(outcome.verdict()))?;
-        if self.is_shadow() {
+        if self.degrades() {
+            f.write_str("; a request that is denied goes on without it")?;
+        } else if self.is_shadow() {
             f.write_str("; the policy is a shadow for this key and denies nothing")?;
         }
         writeln!(f)

@@ -68,6 +68,8 @@ pub struct RecentDenials {
     pub is_banned: bool,
     /// Whether the policy was a [shadow](Policy::shadow) for the key, so that it denied nothing.
     pub is_shadow: bool,
+    /// Whether the last one let the request [go on](crate::Rule::or_degrade) without the charge.
+    pub is_degraded: bool,
     /// Whether the last one was made only for the sake of [more critical](Policy::headroom) requests.
     pub is_shed: bool,
     /// What made the last one.
@@ -176,7 +178,7 @@ impl DenialLog {
     fn record_each(&self, decision: &Decision) {
         let made_at = decision.made_at().unwrap_or_else(wall_micros);
         let enforced = decision.outcomes().iter().map(|outcome| (outcome, false));
-        let shadows = decision.shadows().iter().map(|outcome| (outcome, true));
+        let shadows = decision.shadows().iter().map(|outcome| (outcome, !outcome.charge().degrades()));
         for (outcome, is_shadow) in enforced.chain(shadows).filter(|(outcome, _)| outcome.is_denied()) {
             let hash = outcome.key().secret_hash(&self.0.secret);
             self.0.record(hash, outcome, decision, is_shadow, made_at);
@@ -220,6 +222,7 @@ impl RecentDenials {
             last: time(last),
             is_banned: latest.is_banned(),
             is_shed: latest.is_shed(),
+            is_degraded: latest.is_degraded(),
             is_shadow: latest.is_shadow(),
             source: latest.source(),
             retry_after: latest.retry_after(),

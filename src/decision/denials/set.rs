@@ -154,7 +154,7 @@ impl Slot {
     }
 }
 
-/// How the latest denial was made, in one number: its source, two marks, and from bit 8 on the wait in
+/// How the latest denial was made, in one number: its source, marks, and from bit 8 on the wait in
 /// microseconds.
 #[derive(Clone, Copy)]
 pub(super) struct Latest(u64);
@@ -166,7 +166,8 @@ const SOURCES: [DecisionSource; 5] = [
     DecisionSource::Local,
     DecisionSource::FailureMode,
 ];
-const SOURCE: u64 = 0x0f;
+const SOURCE: u64 = 0x07;
+const DEGRADED: u64 = 0x08;
 const BANNED: u64 = 0x10;
 const SHADOW: u64 = 0x20;
 const HAS_WAIT: u64 = 0x40;
@@ -180,7 +181,8 @@ impl Latest {
         let marks = source as u64
             | mark(BANNED, outcome.is_banned())
             | mark(SHADOW, is_shadow)
-            | mark(SHED, outcome.is_shed());
+            | mark(SHED, outcome.is_shed())
+            | mark(DEGRADED, outcome.charge().degrades());
         // A wait is cut to 56 bits: above 2,283 years, it starts again at 0.
         let micros =
             |wait: Duration| wait.as_secs().wrapping_mul(1_000_000) + u64::from(wait.subsec_micros());
@@ -198,6 +200,10 @@ impl Latest {
 
     pub(super) const fn is_shadow(self) -> bool {
         self.0 & SHADOW != 0
+    }
+
+    pub(super) const fn is_degraded(self) -> bool {
+        self.0 & DEGRADED != 0
     }
 
     pub(super) const fn is_shed(self) -> bool {

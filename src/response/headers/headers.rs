@@ -344,7 +344,8 @@ impl RateLimitHeaders {
     /// The names of the headers that responses carry with these settings, `Retry-After` among them.
     ///
     /// Browsers hide all of them from scripts of other origins, except those that the CORS layer exposes. A
-    /// layer that [only reports](crate::policy::Enforcement::ReportOnly) adds `x-ratelimit-exceeded`.
+    /// layer that [only reports](crate::policy::Enforcement::ReportOnly) adds `x-ratelimit-exceeded`, and one with a
+    /// rule that [degrades](crate::Rule::or_degrade) `x-ratelimit-degraded`.
     ///
     /// # Example
     ///
@@ -398,6 +399,7 @@ pub(super) const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-
 pub(super) const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
 pub(super) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// Lists the policies that denied the request, of layers that only report.
+pub(super) const X_DEGRADED: HeaderName = HeaderName::from_static("x-ratelimit-degraded");
 pub(super) const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
 
 /// `Retry-After` in milliseconds, as some clients of APIs read it.

@@ -15,7 +15,10 @@ use super::{
         append, draft_06, draft_07, has_dictionary, latest_t, legacy, limit_items, list, numbers,
         policy_items, value,
     },
-    headers::{Dialect, LEGACY, RATELIMIT, RATELIMIT_POLICY, RETRY_AFTER_MS, RateLimitHeaders, X_EXCEEDED},
+    headers::{
+        Dialect, LEGACY, RATELIMIT, RATELIMIT_POLICY, RETRY_AFTER_MS, RateLimitHeaders, X_DEGRADED,
+        X_EXCEEDED,
+    },
     limit_cache::LimitCache,
 };
 use crate::{
@@ -390,6 +393,15 @@ pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
 pub(crate) fn mark_response(headers: &mut HeaderMap, decision: &Decision) {
     if fits(headers, is_grpc_type(headers), decision) {
         append(headers, X_EXCEEDED, value(exceeded(decision)));
+    }
+}
+
+/// Marks the response to a request that goes on without the charges that `decision` denied.
+#[cold]
+pub(crate) fn mark_degraded(headers: &mut HeaderMap, decision: &Decision) {
+    let names = list(decision.all_degraded().map(|outcome| outcome.policy().quoted_name().to_owned()));
+    if !names.is_empty() && fits(headers, is_grpc_type(headers), decision) {
+        append(headers, X_DEGRADED, value(names));
     }
 }
 

@@ -55,7 +55,7 @@ impl LocalCounts<dyn Store> {
             .iter()
             .map(|charge| {
                 let share = Charge::new(&self.share(charge.policy()), charge.key(), charge.cost());
-                share.with_criticality(charge.criticality())
+                share.on_terms_of(charge)
             })
             .collect();
         let counts =
@@ -210,12 +210,13 @@ pub(crate) const fn is_local(mode: FailureMode) -> bool {
     matches!(mode, FailureMode::Local { .. })
 }
 
-/// The strictest failure mode of the policies.
+/// The strictest failure mode of the policies. One that [degrades](Charge::degrades) the request is counted, and rejects nothing.
 pub(crate) fn mode(charges: &[Charge]) -> FailureMode {
-    let enforced = || charges.iter().filter(|charge| !charge.is_shadow());
-    let modes = || enforced().map(|charge| charge.policy().settings().failure_mode);
-    modes()
-        .find(|mode| *mode == FailureMode::Closed)
-        .or_else(|| modes().find(|mode| is_local(*mode)))
-        .unwrap_or(FailureMode::Open)
+    let mode = |charge: &Charge| charge.policy().settings().failure_mode;
+    let is_closed = |charge: &Charge| !charge.is_shadow() && mode(charge) == FailureMode::Closed;
+    if charges.iter().any(is_closed) {
+        return FailureMode::Closed;
+    }
+    let counted = charges.iter().filter(|charge| !charge.is_shadow() || charge.degrades());
+    counted.map(mode).find(|mode| is_local(*mode)).unwrap_or(FailureMode::Open)
 }

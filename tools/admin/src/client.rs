@@ -239,7 +239,7 @@ impl Row {
     }
 
     fn denies(&self) -> bool {
-        self.charge.verdict == Some(VerdictWord::Denied) && !self.charge.is_shadow
+        self.charge.verdict == Some(VerdictWord::Denied) && !self.charge.is_shadow && !self.charge.degrades
     }
 
     fn cells(&self) -> Vec<String> {
@@ -267,6 +267,9 @@ impl Row {
             (Some(verdict), _) => name(verdict).to_owned(),
             (None, _) => "?".to_owned(),
         };
+        if charge.degrades {
+            now.push_str(" (a request that is denied goes on without it)");
+        }
         if charge.is_shadow {
             now.push_str(" (a shadow, which denies nothing)");
         }
@@ -328,6 +331,7 @@ pub(crate) fn table_of_denials(denials: &[Own<DeniedKey>]) -> String {
         let verdict = match entry.verdict {
             DenialKind::Banned => "banned",
             DenialKind::Shed => "shed",
+            DenialKind::Degraded => "degraded",
             DenialKind::ShadowDenied => "shadow denied",
             _ => "denied",
         };

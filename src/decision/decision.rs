@@ -386,7 +386,7 @@ impl Decision {
     }
 
     /// The outcome of the first charge that was denied and lets the request [go on](crate::Charge::or_degrade) without it. `None`
-    /// if there is none. A handler reads the same from [`Degraded`](crate::layer::Degraded).
+    /// without such a charge. A handler reads the same from [`Degraded`](crate::layer::Degraded).
     #[must_use]
     pub fn degraded(&self) -> Option<&Outcome> {
         self.all_degraded().next()

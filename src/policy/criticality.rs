@@ -7,7 +7,7 @@ use crate::base::Error;
 /// How critical a request is: under a policy with [headroom](crate::Policy::headroom), the less critical ones leave units
 /// for the more critical ones.
 ///
-/// The four levels, and what belongs to each, are those of the chapter "Handling Overload" of *Site Reliability Engineering*
+/// The four levels, and what belongs to each, come from the chapter "Handling Overload" of *Site Reliability Engineering*
 /// (Beyer et al., O'Reilly 2016). They are ordered from the least critical to the most critical one.
 ///
 /// A [`Rule`](crate::Rule::criticality) says how critical its requests are. Take it from the route or from an authenticated
@@ -94,7 +94,7 @@ impl FromStr for Criticality {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Headroom {
-    /// This number of units, whatever the quota is: if the quota is lowered, the less critical requests lose first.
+    /// This number of units, regardless of the quota: if the quota is lowered, the less critical requests lose first.
     Units(u64),
     /// A part of the policy's [capacity](crate::Policy::capacity), from 0 to 100 percent, rounded up: if the quota is lowered,
     /// all lose in proportion.

@@ -9,6 +9,7 @@
 //! | [`keys`] | Whom do I limit: addresses, API keys, users, tenants? |
 //! | [`choosing`] | Which numbers, which burst, which algorithm? |
 //! | [`several_limits`] | How do I combine limits, routes and costs? |
+//! | [`overload`] | There is not enough for all: who is denied first? |
 //! | [`logins`] | How do I protect a login, and ban abusive clients? |
 //! | [`budgets`] | How do I sell a quota per month, give teams budgets, and warn before they are used up? |
 //! | [`streams`] | How do I limit LLM tokens, bytes and streams? |
@@ -63,6 +64,8 @@ pub mod migration {}
 pub mod operations {}
 #[doc = include_str!("outgoing.md")]
 pub mod outgoing {}
+#[doc = include_str!("overload.md")]
+pub mod overload {}
 #[doc = include_str!("quickstart.md")]
 pub mod quickstart {}
 #[doc = include_str!("redis.md")]

@@ -86,7 +86,7 @@ fn layer(limiter: &Limiter, large: Policy) -> RateLimitLayer {
 }
 
 #[tokio::test]
-async fn the_handler_and_the_client_are_told_also_behind_a_further_layer() {
+async fn the_handler_and_the_client_read_it_also_behind_a_further_layer() {
     let limiter = Limiter::new(MemoryStore::new());
     let inner = RateLimitLayer::new(limiter.clone(), per_hour("inner", 9), Key::new("all"));
     let app = Router::new().route("/", get(page)).layer(inner).layer(layer(&limiter, per_hour("large", 1)));

@@ -76,6 +76,9 @@ pub(crate) fn all(contenders: &[&str]) -> Result<Results, Failure> {
                 results.count_calls(contender, CALLS)?;
             }
             "shared" | "shared-pair" => results.count_calls(contender, &[4, 16, 64])?,
+            "stored-headroom" | "denied" | "denied-headroom" | "denied-below" => {
+                results.count_calls(contender, &[1, 64])?;
+            }
             _ => {
                 results.count_client(contender, IN_FLIGHT, &none)?;
                 results.count_redis(format!("{contender}, Redis"), contender, IN_FLIGHT, &USUAL)?;

@@ -2,6 +2,7 @@
 //!
 //! Programs that come from other limiters are in the guide `migration`. A tonic server and a client that retries are in `tests/net/buffered_retry.rs`.
 
+mod crawler;
 mod messages;
 mod shop;
 mod tenants;

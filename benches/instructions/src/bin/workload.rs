@@ -3,15 +3,22 @@
 //!
 //! A separate binary: changes to the program that counts do not change how this one is compiled.
 
-use std::{convert::Infallible, env, error::Error, time::Duration};
+use std::{
+    convert::Infallible,
+    env,
+    error::Error,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tokio::{runtime::Builder, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_ratelimit::{
-    Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
-    algorithm::FixedWindow, policy::Penalty,
+    Criticality, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
+    algorithm::FixedWindow,
+    policy::{Headroom, Penalty},
 };
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
@@ -35,7 +42,7 @@ fn main() -> Result<(), Failure> {
     };
     let (in_flight, decisions): (u64, u64) = (in_flight.parse()?, decisions.parse()?);
     listen(contender);
-    let is_exact = ["stored", "idle", "shared"].iter().any(|start| contender.starts_with(start));
+    let is_exact = ["stored", "idle", "shared", "denied"].iter().any(|start| contender.starts_with(start));
     let mut runtime = if is_exact {
         // On one thread, all tasks send their next request before the next call, which then has a decision of each.
         Builder::new_current_thread()
@@ -160,6 +167,19 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         "shared" => RateLimitLayer::new(one_connection().await?, large_policy("bench"), Key::new("all")),
         "shared-pair" => RateLimitLayer::new(one_connection().await?, daily_policy("bench"), key())
             .rule(Rule::new(large_policy("second"), Key::new("all"))),
+        "stored-headroom" => {
+            let policy = daily_policy("bench").headroom(Criticality::Sheddable, Headroom::Percent(20));
+            RateLimitLayer::with_rules(one_connection().await?, sheddable(policy, key(), 0))
+        }
+        "denied" => RateLimitLayer::new(without_deny_cache().await?, small_policy(10), key()),
+        "denied-headroom" => {
+            let policy = small_policy(20).headroom(Criticality::Sheddable, Headroom::Units(10));
+            RateLimitLayer::with_rules(without_deny_cache().await?, sheddable(policy, key(), 0))
+        }
+        "denied-below" => {
+            let policy = small_policy(20).headroom(Criticality::Sheddable, Headroom::Units(15));
+            RateLimitLayer::with_rules(without_deny_cache().await?, sheddable(policy, key(), 15))
+        }
         "idle" => RateLimitLayer::new(one_connection().await?, policy("bench"), key()),
         "idle-pair" => {
             RateLimitLayer::new(one_connection().await?, policy("bench"), key()).rule(also("second"))
@@ -213,6 +233,23 @@ fn denied_policy() -> Policy {
     Policy::new("bench", Quota::per_day(1))
 }
 
+/// A quota that the first requests of a key use.
+fn small_policy(limit: u64) -> Policy {
+    Policy::new("bench", Quota::per_day(limit).burst(limit))
+}
+
+/// A rule whose requests leave headroom, but for the first of each key: this many.
+fn sheddable(policy: Policy, key: Header, critical: u64) -> Rule {
+    let requests = AtomicU64::new(0);
+    Rule::new(policy, key).criticality(move |_| {
+        if requests.fetch_add(1, Ordering::Relaxed) < critical * KEYS_IN_TURN {
+            Criticality::CriticalPlus
+        } else {
+            Criticality::Sheddable
+        }
+    })
+}
+
 /// A limiter in process, which records denials if the contender says so.
 fn denying(contender: &str) -> Limiter {
     let limiter = Limiter::new(MemoryStore::new());
@@ -229,6 +266,12 @@ async fn redis() -> Result<RedisStore, Failure> {
 /// A store whose decisions wait for a single connection, so that all share its next call.
 async fn one_connection() -> Result<RedisStore, Failure> {
     Ok(RedisStore::builder().deadline(DEADLINE).pool_size(1).connect(&url()?).await?)
+}
+
+/// The same, and each denial is made by Redis.
+async fn without_deny_cache() -> Result<RedisStore, Failure> {
+    let settings = RedisStore::builder().deadline(DEADLINE).pool_size(1).deny_cache(Duration::ZERO);
+    Ok(settings.connect(&url()?).await?)
 }
 
 fn url() -> Result<String, Failure> {

@@ -91,15 +91,14 @@ while place < others do
   local start, pass, i = place, 1, 1
   while i <= width do
     if i > 1 or pass > 1 then
-      cost, _, kind, first, second, third = struct.unpack('<dHBddd', request, place)
+      cost, headroom, kind, first, second, third = struct.unpack('<dHBddd', request, place)
       is_known = nil
     end
     place = place + SIZE.CHARGE
-    -- The units that must remain.
-    local headroom = 0
     if kind > KIND.SLIDING_WINDOW then
       local has_headroom = kind > KIND.WITH_HEADROOM
       kind = has_headroom and kind - KIND.WITH_HEADROOM or kind
+      headroom = kind == KIND.PENALTY and 0 or headroom
       place = place + (kind == KIND.PENALTY and 24 or kind == KIND.DEBT and 8 or kind == KIND.CALENDAR and 16 or 0)
       if has_headroom then
         headroom, place = struct.unpack('<d', request, place)
@@ -341,7 +340,7 @@ while place < others do
     end
   end
   if place < others then
-    decisions, width, before, records, cost, _, kind, first, second, third = struct.unpack('<HHHHdHBddd', request, place)
+    decisions, width, before, records, cost, headroom, kind, first, second, third = struct.unpack('<HHHHdHBddd', request, place)
   end
 end
 if sharing then

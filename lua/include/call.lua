@@ -70,11 +70,12 @@ while place < others do
     add(0, 1, -1, 0, decisions, width, is_shared, 1, before, records)
   end
   for _ = 1, width do
-    local cost, main, kind, first, second, third = struct.unpack('<dHBddd', request, place)
+    local cost, headroom, kind, first, second, third = struct.unpack('<dHBddd', request, place)
     local fourth, fifth, sixth
-    local headroom, has_headroom = 0, kind > KIND.WITH_HEADROOM
+    local has_headroom, main = kind > KIND.WITH_HEADROOM, 0
     kind, place = has_headroom and kind - KIND.WITH_HEADROOM or kind, place + SIZE.CHARGE
     if kind == KIND.PENALTY then
+      main = headroom
       fourth, fifth, sixth = struct.unpack('<ddd', request, place)
       place = place + 24
     elseif kind == KIND.DEBT then
@@ -101,7 +102,8 @@ while place < others do
         -- The functions of all buckets are the same.
         add_rule('gcra', first, second, third, fourth)
       end
-      add(#rules, cost, 0, main > 0 and BAN or 0, main > 0 and main or headroom)
+      -- The mark is the position of a penalty's charge, and otherwise the headroom.
+      add(#rules, cost, 0, main > 0 and BAN or 0, headroom)
     end
   end
   for _ = 1, is_shared * decisions * width do

@@ -373,6 +373,11 @@ impl Charge {
         self.degrades && self.policy.is_enforced_for(&self.key)
     }
 
+    /// Whether the request is not one of the most critical, or goes on without the charge.
+    pub(crate) const fn has_terms(&self) -> bool {
+        self.degrades || !matches!(self.criticality, Criticality::CriticalPlus)
+    }
+
     /// The same charge, as critical as `other` is, and denying as it does.
     pub(crate) const fn on_terms_of(mut self, other: &Self) -> Self {
         (self.criticality, self.degrades) = (other.criticality, other.degrades);

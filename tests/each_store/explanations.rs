@@ -11,10 +11,10 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Charge, Decision, Key, Limiter, Policy, Quota,
+    Charge, Criticality, Decision, Key, Limiter, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
-    policy::Penalty,
+    policy::{Headroom, Penalty},
     store::ManualClock,
 };
 use tower_ratelimit_operate::explain::Explanation;
@@ -204,4 +204,34 @@ fn random_histories(cases: u32, limiter: impl Fn(ManualClock) -> Limiter) {
             })
         })
         .unwrap();
+}
+
+#[test]
+fn an_explanation_says_what_is_kept_for_more_critical_requests_and_what_is_done_without() {
+    for (name, _, limiter) in on_a_clock("explanations-criticality") {
+        let (runtime, limiter) = (current_thread(), limiter(ManualClock::new()));
+        let policy =
+            Policy::new("site", Quota::new(10, PERIOD)).headroom(Criticality::Sheddable, Headroom::Units(4));
+        let text = |charge: &Charge| {
+            let explained =
+                runtime.block_on(Explanation::of_all(&limiter, std::slice::from_ref(charge))).unwrap();
+            explained.to_string().lines().skip(2).collect::<Vec<_>>().join("\n")
+        };
+        let charge = |cost| Charge::new(&policy, &Key::new("all"), cost);
+        let crawl = charge(1).with_criticality(Criticality::Sheddable);
+        runtime.block_on(limiter.check_all(&[charge(6)])).unwrap();
+        assert_eq!(
+            text(&crawl),
+            "0 of 10 units remain; fully replenished in 6s\n\
+             the request is sheddable: 4 units of headroom, kept for more critical requests\n\
+             a request of 1 unit is denied; admitted in 1s",
+            "{name}"
+        );
+        assert_eq!(
+            text(&charge(5).or_degrade()),
+            "4 of 10 units remain; fully replenished in 6s\n\
+             a request of 5 units is denied; admitted in 1s; a request that is denied goes on without it",
+            "{name}"
+        );
+    }
 }

@@ -21,9 +21,10 @@ use tokio::{
     time::sleep,
 };
 use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore,
+    Charge, Criticality, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Verdict,
+    policy::{Headroom, Penalty},
     store::{Servers, Store as _},
 };
 use tower_ratelimit_operate::live::LivePolicies;
@@ -377,6 +378,31 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
         limiter.operator().refund_latest(charge.policy(), charge.key(), 2).await.unwrap();
     }
     assert_eq!(left().await, (5, 2));
+}
+
+/// In a later shard too: a denial for the sake of others counts for no penalty, and one that degrades denies nothing.
+#[tokio::test]
+async fn headroom_and_degrading_hold_over_two_slots() {
+    let cluster = RedisCluster::shared();
+    let store = settings().prefix("criticality").connect(Servers::cluster(cluster.urls())).await.unwrap();
+    let limiter = Limiter::new(store);
+    let penalty = Penalty::after(1, Duration::from_secs(60));
+    let site = closed("site", 3).headroom(Criticality::Sheddable, Headroom::Units(2)).penalty(penalty);
+    let (user, all) = (closed("user", 9), [key_of(cluster, 0), key_of(cluster, 2)]);
+    for (user_key, site_key) in [(&all[0], &all[1]), (&all[1], &all[0])] {
+        let charges = [Charge::new(&user, user_key, 1), Charge::new(&site, site_key, 1)]
+            .map(|charge| charge.with_criticality(Criticality::Sheddable));
+        assert!(limiter.check_all(&charges).await.unwrap().is_admitted());
+        for _ in 0..2 {
+            let shed = limiter.check_all(&charges).await.unwrap();
+            assert!(shed.is_shed() && shed.banned_for().is_none(), "{shed:?}");
+        }
+        let [of_user, of_site] = charges;
+        let degraded = limiter.check_all(&[of_user, of_site.or_degrade()]).await.unwrap();
+        assert!(degraded.is_admitted() && degraded.degraded().is_some(), "{degraded:?}");
+        assert_eq!(limiter.peek(&user, user_key, 0).await.unwrap().remaining(), Some(7));
+        assert_eq!(limiter.peek(&site, site_key, 0).await.unwrap().remaining(), Some(2));
+    }
 }
 
 #[tokio::test]

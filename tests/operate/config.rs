@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use tower_ratelimit::{
-    FailureMode, Policy, Quota,
+    Criticality, FailureMode, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket, Weekday},
-    policy::{Penalty, QuotaUnit},
+    policy::{Headroom, Penalty, QuotaUnit},
 };
-use tower_ratelimit_operate::config::PolicyConfig;
+use tower_ratelimit_operate::config::{PolicyConfig, PolicySummary};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -198,4 +198,44 @@ fn a_penalty_is_read_from_a_configuration() {
     let leased = r#"{ "name": "login", "quota": "5/min", "max_lease": 9, "penalty": "manual" }"#;
     let error = serde_json::from_str::<PolicyConfig>(leased).unwrap_err().to_string();
     assert!(error.contains("policy `login`: a policy with a penalty cannot be leased"), "{error}");
+}
+
+#[test]
+fn headroom_is_read_from_a_configuration_and_shown() {
+    let policy = |entry: &str| {
+        let json = format!(r#"{{ "name": "site", "quota": "100/min", "headroom": {entry} }}"#);
+        serde_json::from_str::<PolicyConfig>(&json).map(|config| config.0)
+    };
+    let plain = || Policy::new("site", Quota::per_minute(100));
+    let both = plain()
+        .headroom(Criticality::Critical, Headroom::Units(10))
+        .headroom(Criticality::Sheddable, Headroom::Percent(50));
+    for entry in [r#"{ "critical": 10, "sheddable": "50%" }"#, r#"{ "sheddable": "50 %", "critical": "10" }"#]
+    {
+        assert_eq!(policy(entry).unwrap(), both, "{entry}");
+    }
+    for entry in ["{}", "null"] {
+        assert_eq!(policy(entry).unwrap(), plain(), "{entry}");
+    }
+    let summary = serde_json::to_value(PolicySummary::of(&both)).unwrap();
+    assert_eq!(summary["headroom"], json!({ "sheddable": "50%", "critical": "10" }));
+    assert_eq!(serde_json::from_value::<PolicySummary>(summary).unwrap(), PolicySummary::of(&both));
+    for (entry, expected) in [
+        (
+            r#"{ "crawler": 10 }"#,
+            "invalid criticality `crawler`: write `sheddable`, `sheddable-plus`, `critical` or `critical-plus`",
+        ),
+        (
+            r#"{ "sheddable": "half" }"#,
+            "invalid headroom `half`: write units such as `60`, or a part such as `20%`",
+        ),
+        (r#"{ "sheddable": -1 }"#, "invalid headroom `-1`"),
+        (r#"{ "sheddable": true }"#, "units such as 60, or a part such as \"20%\""),
+        (r#"{ "sheddable": "101%" }"#, "policy `site`: a headroom must be from 0 to 100 percent"),
+        (r#"{ "critical-plus": 1 }"#, "policy `site`: the most critical requests leave no headroom"),
+        ("10", "invalid type: integer `10`"),
+    ] {
+        let error = policy(entry).unwrap_err().to_string();
+        assert!(error.contains(expected), "{entry}: {error}");
+    }
 }

@@ -178,11 +178,10 @@ impl Latest {
     #[inline(always)]
     pub(super) fn new(outcome: &Outcome, source: DecisionSource, is_shadow: bool) -> Self {
         let mark = |mark: u64, is_set: bool| if is_set { mark } else { 0 };
-        let marks = source as u64
-            | mark(BANNED, outcome.is_banned())
-            | mark(SHADOW, is_shadow)
-            | mark(SHED, outcome.is_shed())
-            | mark(DEGRADED, outcome.charge().degrades());
+        let mut marks = source as u64 | mark(BANNED, outcome.is_banned()) | mark(SHADOW, is_shadow);
+        if outcome.charge().has_terms() {
+            marks |= mark(SHED, outcome.is_shed()) | mark(DEGRADED, outcome.charge().degrades());
+        }
         // A wait is cut to 56 bits: above 2,283 years, it starts again at 0.
         let micros =
             |wait: Duration| wait.as_secs().wrapping_mul(1_000_000) + u64::from(wait.subsec_micros());

@@ -142,7 +142,7 @@ impl Script {
             text.push_str(&format!(
                 "if name == '{name}' then\nlocal redis, call, try, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
                  local pack, ttl, manual_time, text_of_error, read_state, write_state, decide_any\n\
-                 local request, others, decisions, width, before, records, cost, _, kind, first, second, third\n\
+                 local request, others, decisions, width, before, records, cost, headroom, kind, first, second, third\n\
                  local keys, size, held, plans, reply, only, errors, left, sharing, shared, last, some_exist, count_of_records, place\n\
                  local now, muldiv, muldiv_up, floor, format = now, muldiv, muldiv_up, math.floor, string.format\n\
                  local NEVER, REMOVE, KEEP_TTL = NEVER, REMOVE, KEEP_TTL\n\

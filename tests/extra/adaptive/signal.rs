@@ -14,8 +14,9 @@ use support::{
 };
 use tokio::{sync::watch, time::sleep};
 use tower_ratelimit::{
-    ErrorKind, Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
+    Charge, Criticality, ErrorKind, Key, Limiter, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
     algorithm::{FixedWindow, TokenBucket},
+    policy::Headroom,
     store::ManualClock,
 };
 use tower_ratelimit_extra::adaptive::{Adaptive, Aimd, Gradient, LoadMeter};
@@ -261,4 +262,25 @@ async fn a_policy_that_depends_on_the_request_is_an_error_with_the_remedy() {
     let error = Adaptive::new(source).follow(|| 1.0).start().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().ends_with("make each of the policies adaptive"), "{error}");
+}
+
+/// Units stay when the quota falls, so that the less critical requests go first. They may come again at the next step.
+#[tokio::test(start_paused = true)]
+async fn a_falling_quota_takes_from_the_less_critical_requests_first() {
+    let dial = Dial::new(1.0);
+    let full = api().headroom(Criticality::Sheddable, Headroom::Units(40));
+    let adaptive = Adaptive::new(full).floor(0.02).follow(dial.signal()).start().unwrap();
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let ask = async |key: &str, criticality, cost| {
+        let charge = Charge::new(&adaptive.policy(), &Key::new(key), cost).with_criticality(criticality);
+        limiter.check_all(&[charge]).await.unwrap()
+    };
+    assert_eq!(ask("a", Criticality::Sheddable, 1).await.remaining(), Some(59));
+    dial.set(0.3);
+    followed().await;
+    let shed = ask("b", Criticality::Sheddable, 1).await;
+    assert!(shed.is_shed(), "{shed:?}");
+    assert_eq!(shed.retry_after(), Some(Duration::from_millis(500)));
+    assert_eq!(ask("b", Criticality::Sheddable, 61).await.retry_after(), None);
+    assert!(ask("b", Criticality::CriticalPlus, 30).await.is_admitted());
 }

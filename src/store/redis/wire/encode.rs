@@ -401,18 +401,19 @@ impl Numbers {
         self.bytes[at..at + 2].copy_from_slice(&place);
     }
 
-    /// Appends a charge for `lua/usual.lua`. A penalty is of the charge `main`, counted from 1; others have
-    /// 0.
+    /// Appends a charge for `lua/usual.lua`. A penalty is of the charge `main`, counted from 1; others have 0.
     fn push_usual(&mut self, job: &Job, charge: &Charge, main: usize, clock: &ServerClock) {
         self.push(if main > 0 { charge.cost() } else { cost(job, charge) });
-        self.push_short(main);
+        let headroom = if main > 0 { 0 } else { charge.bounded_headroom() };
+        // A headroom of two bytes stands in place of the position, which is read anyway.
+        let is_short = headroom <= u16::MAX.into();
+        self.push_short(if is_short { main + headroom as usize } else { 0 });
         let kind = self.bytes.len();
         self.bytes.extend_from_slice(charge.policy().usual());
         if let Some((calendar, _)) = charge.policy().calendar() {
             self.push_windows(job, calendar, clock);
         }
-        let headroom = charge.bounded_headroom();
-        if headroom > 0 {
+        if !is_short {
             self.bytes[kind] += usual::WITH_HEADROOM as u8;
             self.push(headroom);
         }

@@ -629,3 +629,37 @@ fn a_denial_in_a_batch_waits_for_the_permits_that_expire_first() {
         }
     });
 }
+
+/// The longest name of a holder: a million permits for 400 days.
+#[tokio::test]
+async fn the_most_permits_for_the_longest_time_are_counted() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (policy, key) = (policy(1_000_000, Duration::from_secs(400 * 86_400)), Key::new("all"));
+    let all = limiter.check(&policy, &key, 1_000_000).await.unwrap();
+    let denied = limiter.check(&policy, &key, 1).await.unwrap();
+    assert!(all.is_admitted() && denied.is_denied() && denied.failure().is_none(), "{denied:?}");
+}
+
+/// A decision reads at most 1,000 holders.
+#[tokio::test]
+async fn more_holders_than_a_decision_reads_expire_in_time() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).build(pool(&server).await).unwrap();
+    let limiter = Limiter::new(redis);
+    let (policy, key) = (policy(2_000, LEASE), Key::new("all"));
+    let mut held = Vec::new();
+    for _ in 0..1_500 {
+        held.push(limiter.check(&policy, &key, 1).await.unwrap());
+    }
+    // Needs 1,300 of them.
+    let denied = limiter.check(&policy, &key, 1_800).await.unwrap();
+    assert_eq!(denied.retry_after(), Some(LEASE));
+    clock.advance(LEASE);
+    // The first decision removes 1,000 that have expired.
+    let denied = limiter.check(&policy, &key, 1_800).await.unwrap();
+    assert_eq!(denied.retry_after(), Some(Duration::from_micros(1)));
+    assert!(limiter.check(&policy, &key, 1_800).await.unwrap().is_admitted());
+    held.clear();
+}

@@ -565,3 +565,22 @@ fn a_reservation_settles_on_the_runtime_of_its_drop_or_else_where_it_was_made() 
     second.block_on(async { unsent.settle(30).await }).unwrap();
     assert_eq!(left("unsent"), Some(70));
 }
+
+/// What a refund leaves of carried units does not become the units of the window's own charges.
+#[tokio::test]
+async fn a_refund_of_an_earlier_window_leaves_the_charges_of_this_one_refundable() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let policy = Policy::new("p", Quota::per_hour(10)).algorithm(FixedWindow::anchored()).max_debt(20);
+    for (store, limiter) in both(&server, &clock).await {
+        let key = Key::new(store);
+        let first = limiter.check(&policy, &key, 9).await.unwrap();
+        let debited = limiter.debit(&first, 5).await.unwrap();
+        clock.advance(Duration::from_secs(3_600));
+        // Four are carried into this window.
+        let own = limiter.check(&policy, &key, 3).await.unwrap();
+        assert_eq!(own.remaining(), Some(3), "{store}");
+        assert_eq!(limiter.refund(&debited, 2).await.unwrap().remaining(), Some(5), "{store}");
+        assert_eq!(limiter.refund(&own, 3).await.unwrap().remaining(), Some(8), "{store}");
+    }
+}

@@ -287,3 +287,37 @@ fn what_was_not_refunded_keeps_within_the_limit_on_redis() {
     // All 20,000 of `make test-long` would take 25 minutes.
     what_was_not_refunded_keeps_within_the_limit(cases(6, 10), true);
 }
+
+/// Where a log has more than 1,000 entries before a charge and after it, a refund takes the oldest units instead.
+#[tokio::test]
+async fn a_refund_in_the_middle_of_a_long_log_removes_the_oldest_units() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(redis);
+    let (hour, milli) = (Duration::from_secs(3_600), Duration::from_millis(1));
+    let policy = Policy::new("log", Quota::new(4_400, hour)).algorithm(SlidingLog::new());
+    let key = Key::new("all");
+    let (started, mut charged) = (clock.now(), Vec::new());
+    for _ in 0..2_200 {
+        charged.push(limiter.check(&policy, &key, 2).await.unwrap());
+        clock.advance(milli);
+    }
+    let remaining = async || limiter.peek(&policy, &key, 0).await.unwrap().remaining();
+    assert_eq!(remaining().await, Some(0));
+    // A unit of the first charge, then its other one and one of the second.
+    for (units, left) in [(1, 1), (2, 3)] {
+        limiter.refund(&charged[1_100 + units as usize], units).await.unwrap();
+        assert_eq!(remaining().await, Some(left));
+    }
+    // Until its second unit expires, the second charge has one.
+    for (expired, left) in [(0, 3), (1, 4), (2, 6), (3, 8)] {
+        clock.set(started + hour + milli * expired);
+        assert_eq!(remaining().await, Some(left), "{expired}");
+    }
+    // Near an end, exactly its own units.
+    limiter.refund(&charged[2_190], 2).await.unwrap();
+    assert_eq!(remaining().await, Some(10));
+    clock.set(started + hour + milli * 4);
+    assert_eq!(remaining().await, Some(12));
+}

@@ -538,3 +538,53 @@ async fn decisions_on_a_shared_key_fail_together_if_it_cannot_be_written_and_alo
         assert_eq!(used(&tenants, Key::new(tenant)).await, 3);
     }
 }
+
+/// A TTL is at most twice as long as a state matters, and no shorter, also where a state has a text or is leased.
+#[tokio::test]
+async fn a_ttl_is_at_most_twice_as_long_as_its_state_matters() {
+    let (server, limiter) = on_redis().await;
+    let hour = || Quota::per_hour(1_000);
+    let day = Duration::from_secs(86_400);
+    let rows = [
+        ("stepped", Policy::new("stepped", hour()).algorithm(TokenBucket::new().refill_every(Duration::from_secs(36)))),
+        ("debt", Policy::new("debt", hour()).max_debt(500)),
+        ("log", Policy::new("log", hour()).algorithm(SlidingLog::new())),
+        ("permits", Policy::new("permits", Quota::new(1_000, day / 24)).algorithm(Concurrency::new())),
+        ("leased", Policy::new("leased", hour()).algorithm(FixedWindow::anchored()).max_lease(5)),
+    ];
+    for (name, policy) in rows {
+        let mut held = Vec::new();
+        for units in [1, 1, 400] {
+            for _ in 0..if name == "leased" && units == 1 { 60 } else { 1 } {
+                held.push(limiter.check(&policy, &Key::new("alice"), units).await.unwrap());
+            }
+            let reset = held[held.len() - 1].outcomes()[0].reset_after().as_millis();
+            let keys: Vec<String> = server.command(&["KEYS", &format!("rl:{name}:*")]);
+            let ttl: i64 = server.command(&["PTTL", &keys[0]]);
+            let longest = 2 * u128::max(reset, 3_600_000) + 1_000;
+            let ttl = u128::try_from(ttl).unwrap();
+            assert!(ttl + 1_000 >= reset && ttl <= longest, "{name}, {units}: {ttl} of {reset}");
+        }
+        if !policy.has_permits() {
+            limiter.operator().refund_latest(&policy, &Key::new("alice"), 1).await.unwrap();
+            let keys: Vec<String> = server.command(&["KEYS", &format!("rl:{name}:*")]);
+            let ttl: i64 = server.command(&["PTTL", &keys[0]]);
+            assert!((1_000_000..=7_300_000).contains(&ttl), "{name}, refunded: {ttl}");
+        }
+    }
+}
+
+/// As an earlier release wrote it, without the end of its TTL.
+#[tokio::test]
+async fn a_refund_keeps_the_ttl_of_a_state_in_version_1() {
+    let (server, limiter) = on_redis().await;
+    let policy = Policy::new("p", Quota::per_hour(10)).algorithm(FixedWindow::anchored());
+    let charged = limiter.check(&policy, &Key::new("alice"), 3).await.unwrap();
+    let state: Vec<u8> = server.command(&["GET", "rl:p:fixed-window:{alice}"]);
+    let first = [&[1][..], &state[1..17]].concat();
+    let mut set = redis::cmd("SET");
+    let () = set.arg("rl:p:fixed-window:{alice}").arg(first).arg("KEEPTTL").query(&mut server.connection()).unwrap();
+    assert_eq!(limiter.refund(&charged, 1).await.unwrap().remaining(), Some(8));
+    let ttl: i64 = server.command(&["PTTL", "rl:p:fixed-window:{alice}"]);
+    assert!(ttl > 3_000_000, "{ttl}");
+}

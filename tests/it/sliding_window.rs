@@ -157,3 +157,21 @@ fn no_span_has_more_than_promised() {
 fn current<T>(future: impl Future<Output = Result<T, tower_ratelimit::Error>>) -> T {
     current_thread().block_on(future).unwrap()
 }
+
+/// A state with a cell for each of the most segments, and the sliding one.
+#[tokio::test]
+async fn the_most_segments_are_stored() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
+    let quota = Quota::new(5_000, Duration::from_secs(1_000));
+    let policy = Policy::new("most", quota).algorithm(SlidingWindow::new().segments(1_000));
+    for limiter in [Limiter::new(redis), Limiter::new(MemoryStore::with_clock(clock.clone()))] {
+        let mut decided = Vec::new();
+        for _ in 0..1_003 {
+            decided.push(limiter.check(&policy, &Key::new("all"), 1).await.unwrap().remaining());
+            clock.advance(Duration::from_secs(1));
+        }
+        assert_eq!(decided[decided.len() - 3..], [Some(3_999), Some(3_999), Some(3_999)], "{limiter:?}");
+    }
+}

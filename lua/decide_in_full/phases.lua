@@ -190,7 +190,7 @@ local function plan_all()
     local fits = plan(charge, units)
     if least and not fits then
       -- All that remains, or what is charged at least, for its retry time.
-      fits = plan(charge, math.max(least, math.min(units, charge.remaining - charge.headroom)))
+      fits = plan(charge, math.max(least, math.min(units, charge.remaining)))
     end
     admitted = admitted and (fits or charge.shadow)
   end

@@ -339,7 +339,7 @@ impl Charge {
 
     /// Lets the request go on if this charge is denied: it is not made then, and the others are.
     /// [`Decision::degraded`](crate::Decision::degraded) has its outcome. In a layer, use
-    /// [`Rule::or_degrade`](crate::Rule::or_degrade).
+    /// [`Rule::or_degrade`](crate::Rule::or_degrade), which says more.
     ///
     /// # Example
     ///
@@ -352,10 +352,10 @@ impl Charge {
     /// let (limiter, alice) = (Limiter::new(MemoryStore::new()), Key::new("alice"));
     /// let charges = [Charge::new(&requests, &alice, 1), Charge::new(&large, &alice, 1).or_degrade()];
     ///
-    /// assert!(limiter.check_all(&charges).await?.degraded().is_none());
+    /// assert_eq!(limiter.check_all(&charges).await?.degraded().count(), 0);
     /// let second = limiter.check_all(&charges).await?;
     /// assert!(second.is_admitted());
-    /// assert_eq!(second.degraded().unwrap().policy().name(), "large-model");
+    /// assert_eq!(second.degraded().next().unwrap().policy().name(), "large-model");
     /// assert_eq!(limiter.peek(&requests, &alice, 0).await?.remaining(), Some(7));
     /// # Ok(())
     /// # }
@@ -370,7 +370,7 @@ impl Charge {
     /// [shadow](Policy::shadow) for the key, which denies nothing.
     #[must_use]
     pub fn degrades(&self) -> bool {
-        self.degrades && self.policy.is_enforced_for(&self.key)
+        self.degrades && !self.is_shadow()
     }
 
     /// Whether the request is not one of the most critical, or goes on without the charge.
@@ -384,8 +384,7 @@ impl Charge {
         self
     }
 
-    /// Whether a denial of the charge does not deny the request: the policy is a [shadow](Policy::shadow) for this key, or the
-    /// charge [degrades](Self::or_degrade) the request.
+    /// Whether the policy is a [shadow](Policy::shadow) for this key: its denial does not deny the request.
     ///
     /// # Example
     ///
@@ -399,7 +398,16 @@ impl Charge {
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {
-        self.degrades || !self.policy.is_enforced_for(&self.key)
+        !self.policy.is_enforced_for(&self.key)
+    }
+
+    /// Whether a denial of the charge does not deny the request: the policy is a [shadow](Self::is_shadow), or the request [goes
+    /// on](Self::or_degrade) without the charge. A store admits a decision if every other charge fits, and makes such a charge only
+    /// if it fits.
+    #[must_use]
+    #[inline]
+    pub fn never_denies(&self) -> bool {
+        self.degrades || self.is_shadow()
     }
 
     /// Whether the units are a permit, in use until it is released.
@@ -438,7 +446,9 @@ impl Charge {
     /// The wait of a charge that never fits now: only a larger quota admits it.
     #[cold]
     pub(crate) fn retry_once_grown(&self) -> Option<Duration> {
-        self.policy.retry_once_grown(self.evaluated())
+        let (full, wait) = self.policy.reduced_from()?;
+        let headroom = if self.cost > 0 { full.headroom_of(self.criticality) } else { 0 };
+        (self.cost.saturating_add(headroom) <= full.capacity()).then_some(wait)
     }
 }
 

@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{Outcome, Verdict, charge::OneOrMany};
 use crate::base::Error;
 
-/// The result for a request under all its policies: admitted only if every policy admits. Cloning is cheap.
+/// The result for a request under all its policies: admitted only if every policy admits, except those that never deny:
+/// [shadows](crate::Policy::shadow), and those without which a request [goes on](crate::Rule::or_degrade). Cloning is cheap.
 ///
 /// # In a layer
 ///
@@ -98,18 +99,18 @@ pub(crate) type Permit = Arc<dyn Send + Sync>;
 
 impl Decision {
     /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every
-    /// outcome whose policy is not a [shadow](crate::Policy::shadow) admits.
+    /// outcome admits whose charge can [deny](crate::Charge::never_denies).
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
         // Collecting a `Vec` into a `Vec` reuses its allocation.
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
         // This test avoids the sort below for nearly all decisions.
-        if outcomes.iter().all(|outcome| outcome.verdict() == Verdict::Admit && !outcome.is_shadow()) {
+        if outcomes.iter().all(|outcome| outcome.verdict() == Verdict::Admit && !outcome.never_denies()) {
             return Self::from_parts(Verdict::Admit, OneOrMany::Many(outcomes), 0, 0);
         }
-        let shadows = outcomes.iter().filter(|outcome| outcome.is_shadow()).count();
+        let shadows = outcomes.iter().filter(|outcome| outcome.never_denies()).count();
         if shadows > 0 {
-            outcomes.sort_by_key(Outcome::is_shadow);
+            outcomes.sort_by_key(Outcome::never_denies);
         }
         let enforced = outcomes.len() - shadows;
         let severity = |verdict: &Verdict| match *verdict {
@@ -129,7 +130,7 @@ impl Decision {
     #[inline(always)]
     #[cfg(feature = "redis")]
     pub(crate) fn one(outcome: Outcome, made_at: u64) -> Self {
-        let is_shadow = outcome.is_shadow();
+        let is_shadow = outcome.never_denies();
         let verdict = if is_shadow { Verdict::Admit } else { outcome.verdict() };
         Self::from_parts(verdict, OneOrMany::One(outcome), u16::from(is_shadow), made_at)
     }
@@ -385,15 +386,11 @@ impl Decision {
         self.is_denied() || self.decided.shadows > 0
     }
 
-    /// The outcome of the first charge that was denied and lets the request [go on](crate::Charge::or_degrade) without it. `None`
-    /// without such a charge. A handler reads the same from [`Degraded`](crate::layer::Degraded).
-    #[must_use]
-    pub fn degraded(&self) -> Option<&Outcome> {
-        self.all_degraded().next()
-    }
-
-    pub(crate) fn all_degraded(&self) -> impl Iterator<Item = &Outcome> {
-        self.shadows().iter().filter(|outcome| outcome.is_denied() && outcome.charge().degrades())
+    /// The outcomes of the charges without which the request [goes on](crate::Charge::or_degrade), because they were denied. None if
+    /// the request is denied. A handler reads them from [`Degraded`](crate::layer::Degraded).
+    pub fn degraded(&self) -> impl Iterator<Item = &Outcome> {
+        let is_degraded = |outcome: &&Outcome| outcome.is_denied() && outcome.charge().degrades();
+        self.shadows().iter().filter(is_degraded).filter(|_| !self.is_denied())
     }
 
     /// Whether the request is denied only for the sake of [more critical](crate::Policy::headroom) ones: under each policy that
@@ -456,7 +453,7 @@ impl Decision {
         self.binding().map(Outcome::remaining)
     }
 
-    /// The outcome of each policy that is not a [shadow](Self::shadows), in the order of the charges. If the
+    /// The outcome of each policy that [can deny](Self::shadows), in the order of the charges. If the
     /// store [failed](Self::failure), this has only the policies counted in this process: it can be
     /// **empty**.
     #[must_use]
@@ -464,7 +461,9 @@ impl Decision {
         self.decided.outcomes.get(..self.enforced()).unwrap_or_default()
     }
 
-    /// The outcomes of [shadow](crate::Policy::shadow) policies, in the order of the charges.
+    /// The outcomes of the charges that [never deny](crate::Charge::never_denies), in the order of the charges: of
+    /// [shadow](crate::Policy::shadow) policies, and of charges without which the request [goes on](crate::Charge::or_degrade),
+    /// admitted or not.
     #[must_use]
     pub fn shadows(&self) -> &[Outcome] {
         self.decided.outcomes.get(self.enforced()..).unwrap_or_default()

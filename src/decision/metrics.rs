@@ -89,6 +89,7 @@ fn count(decision: &Decision) {
     let is_of_store = decision.failure().is_none();
     for outcome in decision.all_outcomes() {
         let verdict = match outcome.verdict() {
+            Verdict::Deny { .. } if outcome.charge().degrades() && decision.is_denied() => continue,
             Verdict::Deny { .. } if outcome.charge().degrades() => Counted::Degraded,
             Verdict::Deny { .. } if outcome.is_shadow() => Counted::ShadowDenied,
             Verdict::Deny { .. } if outcome.is_banned() => Counted::Banned,

@@ -36,8 +36,8 @@ pub enum Verdict {
     Deny {
         /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not
         /// charged in the meantime; under [`Concurrency`](crate::algorithm::Concurrency), until permits
-        /// expire, though they may be released at any moment. `None` if the cost is above the capacity or, in
-        /// an outage, above this instance's share of it.
+        /// expire, though they may be released at any moment. `None` if the cost, with its
+        /// [headroom](crate::Charge::headroom), is above the capacity or, in an outage, above this instance's share of it.
         retry_after: Option<Duration>,
     },
 }
@@ -185,6 +185,14 @@ impl Outcome {
         self
     }
 
+    /// This outcome as one of a charge that degrades, if its policy is among these.
+    pub(crate) fn degrading(mut self, policies: &[Policy]) -> Self {
+        if policies.iter().any(|policy| policy.is(self.policy())) {
+            self.charge = self.charge.or_degrade();
+        }
+        self
+    }
+
     /// This outcome of a debit, as one of `policy`: without its room for `max_debt`.
     pub(crate) fn of_debit(mut self, policy: &Policy, debt: u64) -> Self {
         self.charge = self.charge.under(policy);
@@ -276,10 +284,15 @@ impl Outcome {
         self.charge.ban().map(Duration::from_micros)
     }
 
-    /// Whether a denial does not deny the request: see [`Charge::is_shadow`].
+    /// Whether the policy is a [shadow](Policy::shadow) for this key.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.charge.is_shadow()
+    }
+
+    /// See [`Charge::never_denies`].
+    pub(crate) fn never_denies(&self) -> bool {
+        self.charge.never_denies()
     }
 
     /// The charge that was decided. The stores of this crate use it to make refunds and renew permits.
@@ -330,6 +343,13 @@ impl Outcome {
     #[inline]
     pub fn remaining(&self) -> u64 {
         self.remaining.saturating_sub(self.charge.headroom())
+    }
+
+    /// The units of the [capacity](Policy::capacity) that are used, right after this decision. What is kept as
+    /// [headroom](Policy::headroom) is not.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.capacity().saturating_sub(self.remaining)
     }
 
     /// The units that the most critical requests can still be charged.

@@ -142,9 +142,9 @@ fn record(span: &Span, decision: &Decision) {
         span.record("error.type", failure.kind().as_str());
     }
     let name = |outcome: &Outcome| outcome.policy().name().to_owned();
-    let is_shadow = |outcome: &&Outcome| outcome.is_denied() && !outcome.charge().degrades();
+    let is_shadow = |outcome: &&Outcome| outcome.is_denied() && outcome.is_shadow();
     let shadows: Vec<String> = decision.shadows().iter().filter(is_shadow).map(name).collect();
-    let degraded: Vec<String> = decision.all_degraded().map(name).collect();
+    let degraded: Vec<String> = decision.degraded().map(name).collect();
     for (field, names) in [("ratelimit.shadow", shadows), ("ratelimit.degraded", degraded)] {
         if !names.is_empty() {
             span.record(field, &*names.join(","));

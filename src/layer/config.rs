@@ -197,6 +197,7 @@ impl Config {
                 ));
             }
         }
+        warnings.extend(self.rules.rules.iter().filter_map(|(_, rule)| rule.terms_warning()));
         warnings.extend(self.queue_warning());
         warnings.extend(self.mixed_keys());
         warnings.extend(self.rules.rules.iter().filter_map(|(_, rule)| self.unit_warning(rule)));

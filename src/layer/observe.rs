@@ -367,9 +367,9 @@ impl Notices {
         }
         let is_same = |one: &&Outcome| {
             let same = |other: &Outcome| other.granted() > 0 && other.charge().is_of_same_count(one.charge());
-            one.granted() > 0 && outer.outcomes().iter().any(same)
+            one.granted() > 0 && outer.all_outcomes().iter().any(same)
         };
-        let twice = decision.outcomes().iter().find(is_same);
+        let twice = decision.all_outcomes().iter().find(is_same);
         if let Some(outcome) = twice
             && is_first(&self.charged_twice)
         {

@@ -185,8 +185,8 @@ impl Rule {
     }
 
     /// Sets how critical a request is, which decides how much of the policy it leaves [to more critical
-    /// ones](crate::Policy::headroom). Defaults to [`CriticalPlus`](Criticality::CriticalPlus): it leaves nothing. May be called more
-    /// than once for a request.
+    /// ones](crate::Policy::headroom), if the policy has headroom. Defaults to [`CriticalPlus`](Criticality::CriticalPlus), for which
+    /// all units are. `of` may run more than once for a request. The last call of this method counts.
     ///
     /// Take it from the route, or from an identity that another layer has authenticated and put into the request's extensions. A
     /// header of the client says what the client wants: read one only behind [proxies](crate::ClientIp) that replace it.
@@ -236,9 +236,13 @@ impl Rule {
     /// Lets a request go on that this rule denies: it is charged by the other rules and not by this one, and its handler extracts
     /// [`Degraded`](crate::layer::Degraded), to answer with less: from a cache, with a smaller model, without recommendations.
     ///
-    /// The response has the header `x-ratelimit-degraded` with the names of such policies. Metrics count them with the verdict
-    /// `degraded`. A [penalty](crate::Policy::penalty) of the policy counts nothing here. If the store fails, a
-    /// [closed](crate::FailureMode::Closed) failure mode of this rule alone does not reject.
+    /// The response has the header `x-ratelimit-degraded` with the names of such policies. Its `RateLimit` fields leave out a rule that
+    /// degrades, and [`Decision::shadows`](crate::Decision::shadows) has its outcome, admitted or not. Metrics count a denial with
+    /// the verdict `degraded`.
+    ///
+    /// Bans of the policy, by its [penalty](crate::Policy::penalty) or by an operator, do not apply to this rule, and a queue does
+    /// not delay it. While the store fails, the rule degrades by this instance's share, with
+    /// [`Closed`](crate::FailureMode::Closed) always, and with [`Open`](crate::FailureMode::Open) never.
     ///
     /// # Example
     ///
@@ -610,6 +614,25 @@ impl Rule {
     fn terms(&self, request: &Parts) -> Terms {
         let criticality = self.criticality.as_ref().map_or(Criticality::CriticalPlus, |of| of(request));
         Terms { unit: self.shown_unit, criticality, degrades: self.degrades }
+    }
+
+    /// A warning if criticality and headroom, each of which does nothing without the other, are not set together, or if bans do not
+    /// apply. A policy that may change is not compared.
+    pub(super) fn terms_warning(&self) -> Option<String> {
+        let policy = self.policy.constant()?;
+        let says = match (self.criticality.is_some(), !policy.settings().headroom.is_empty()) {
+            _ if self.degrades && policy.bans().is_some() => {
+                "has a penalty, and its rule degrades, so a banned key goes on without it: leave out one of them"
+            }
+            (true, false) => {
+                "has no headroom, so the criticality of its rule does nothing: add Policy::headroom"
+            }
+            (false, true) => {
+                "has headroom, and its rule has no criticality, so nothing is left unused: add Rule::criticality"
+            }
+            _ => return None,
+        };
+        Some(format!("the policy {:?} {says}", policy.name()))
     }
 
     /// What the cost function returns for `request`.

@@ -170,7 +170,7 @@ impl Decider {
         let Self { store, background, .. } = &**self;
         // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with
         // the charges.
-        charges.sort_by_key(Charge::is_shadow);
+        charges.sort_by_key(Charge::never_denies);
         // Peeks, debits and refunds get no permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
@@ -251,14 +251,30 @@ impl Decider {
     /// Charges `units` more to each outcome of `decision`, or denies and charges nothing.
     pub(super) fn charge_more(self: &Arc<Self>, decision: &Decision, units: u64) -> Answer<Decision> {
         let charge = |outcome: &Outcome| {
-            Charge::new(outcome.policy(), outcome.key(), units).on_terms_of(outcome.charge())
+            let criticality = outcome.charge().criticality();
+            Charge::new(outcome.policy(), outcome.key(), units).with_criticality(criticality)
         };
-        let charges: Vec<_> = decision.all_outcomes().iter().map(charge).collect();
+        // The request goes on without what was degraded.
+        let is_degraded = |outcome: &&Outcome| outcome.is_denied() && outcome.charge().degrades();
+        let outcomes = decision.all_outcomes().iter().filter(|outcome| !is_degraded(outcome));
+        let charges: Vec<_> = outcomes.map(charge).collect();
         if charges.is_empty() {
             // Nothing is charged. If the decision was made in an outage, it has the failure.
             return Answer::ready(Ok(decision.clone()));
         }
-        self.decide(Action::Charge, charges)
+        let degrades = |outcome: &&Outcome| outcome.charge().degrades();
+        let degrading =
+            decision.all_outcomes().iter().filter(degrades).map(|outcome| outcome.policy().clone());
+        let (degrading, charged): (Vec<Policy>, _) =
+            (degrading.collect(), self.decide(Action::Charge, charges));
+        if degrading.is_empty() {
+            return charged;
+        }
+        // What is charged is reported as before.
+        charged.map(move |decision| match decision.is_denied() {
+            true => decision,
+            false => decision.map(|outcome| outcome.degrading(&degrading)),
+        })
     }
 
     /// Debits the given number of units of each outcome.
@@ -267,9 +283,12 @@ impl Decider {
         decision: &Decision,
         units: impl Fn(&Outcome) -> u64,
     ) -> Answer<Decision> {
-        let is_debited = |one: &&Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
-        let debit =
-            |one: &Outcome| (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(one)));
+        let is_debited =
+            |one: &&Outcome| !(one.policy().has_permits() || one.never_denies() && one.is_denied());
+        let debit = |one: &Outcome| {
+            let charge = Charge::new(one.policy().debits(), one.key(), units(one)).on_terms_of(one.charge());
+            (one.policy().clone(), charge)
+        };
         let (policies, charges): (Vec<Policy>, Vec<Charge>) =
             decision.all_outcomes().iter().filter(is_debited).map(debit).unzip();
         if charges.is_empty() {

@@ -20,7 +20,7 @@ pub(crate) fn deny_early(
     charges: impl Iterator<Item = Charge>,
 ) -> Answer<Option<Decision>> {
     // A permit may be released at any moment, and a shadow denies nothing.
-    let charges: Vec<_> = charges.filter(|charge| !charge.needs_permit() && !charge.is_shadow()).collect();
+    let charges: Vec<_> = charges.filter(|charge| !charge.needs_permit() && !charge.never_denies()).collect();
     if charges.is_empty() || charges.len() > MAX_CHARGES || has_duplicate_key(&charges) {
         return Answer::ready(Ok(None));
     }

@@ -58,6 +58,11 @@ impl Decider {
             // A denial charges nothing: a Cluster refunds what was charged in some slots before it returns
             // the denial.
             let units = if decision.is_denied() { 0 } else { units(outcome) };
+            if outcome.verdict().is_denied() && outcome.charge().degrades() {
+                // It was not charged, and its outcome stays.
+                refunded.push(0);
+                continue;
+            }
             let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
                 refunded.push(claim.units);

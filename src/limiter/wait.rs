@@ -85,6 +85,10 @@ impl WaitState {
         let mut needs_permit = false;
         for outcome in decision.outcomes().iter().filter(|outcome| outcome.is_denied()) {
             let retry_after = outcome.retry_after()?;
+            if outcome.charge().evaluated() > outcome.policy().capacity() {
+                // Only a larger quota admits it, and the next try is under the same policy.
+                return None;
+            }
             if outcome.policy().has_permits() && !outcome.is_banned() {
                 // The denial names when a permit expires if its holder is gone. It may be released earlier.
                 needs_permit = true;

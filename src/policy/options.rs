@@ -254,14 +254,17 @@ impl Policy {
     /// Lets requests of this [`Criticality`], and of each lower one, leave so much of the capacity unused: it is kept for the more
     /// critical ones. Defaults to none: all requests are equal.
     ///
-    /// A charge of `c` units with a headroom of `h` is admitted if `c + h` units remain, and charged `c`. Otherwise it is denied
-    /// with the wait for `c + h`, writes nothing, and counts for no [penalty](Self::penalty). Under
-    /// [`Concurrency`](crate::algorithm::Concurrency), `h` permits stay free.
+    /// A charge of `c` units with a headroom of `h` is admitted if `c + h` units remain, and charged `c`. Otherwise it is denied with
+    /// the wait for `c + h`, and without one if `c + h` is above the capacity. If `c` units remain, it is *shed*, and counts for no
+    /// [penalty](Self::penalty). Under a bucket, headroom is a part of the burst, and the rate is for all; under windows and logs,
+    /// less critical requests get the rest of each period; under [`Concurrency`](crate::algorithm::Concurrency), `h` permits stay
+    /// free.
     ///
-    /// [`Rule::criticality`](crate::Rule::criticality) and [`Charge::with_criticality`](crate::Charge::with_criticality) say how
-    /// critical a request is. Clients read what remains for their requests: the units less their headroom. Refunds, debits and
-    /// settlements have none. A policy with headroom is not [leased](Self::max_lease). While the store fails, each instance keeps
-    /// its share of the headroom.
+    /// It takes effect for requests of which [`Rule::criticality`](crate::Rule::criticality) or
+    /// [`Charge::with_criticality`](crate::Charge::with_criticality) says that they are less critical; [`Limiter`](crate::Limiter)
+    /// takes charges in `check_all`, `peek_all` and `wait_all`. Clients read what remains for their requests: the units less their
+    /// headroom. Refunds, debits and settlements have none. A policy with headroom is not [leased](Self::max_lease). With
+    /// [`Local`](crate::FailureMode::Local), each instance keeps its share of the headroom in an outage, rounded up.
     ///
     /// # Panics
     ///
@@ -316,6 +319,8 @@ impl Policy {
     ///
     /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) decides in process
     /// already and ignores this setting.
+    ///
+    /// A policy with [headroom](Self::headroom) leases nothing, for critical requests either.
     ///
     /// All instances together never admit more than the limit. The price: one instance may hold unused units
     /// while another denies requests. See [leases](crate::policy#leases) for their exactness, their size, and
@@ -423,6 +428,8 @@ impl Policy {
     ///
     /// * Headers cannot express the period, because they count whole seconds.
     /// * The name suggests a login, and the algorithm admits nearly twice the limit within one period.
+    /// * A debt is forgotten before it is paid off.
+    /// * A [headroom](Self::headroom) is the whole capacity, or stands beside a [lease](Self::max_lease), which it turns off.
     ///
     /// # Example
     ///

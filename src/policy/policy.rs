@@ -69,8 +69,8 @@ pub(super) struct PolicyData {
     parameters: Parameters,
     /// The units that requests of each criticality but the highest leave unused, from the least critical ones.
     headroom: [u64; YIELDING.len()],
-    /// The capacity at its full quota, if this is a part of it, and when that may have grown.
-    reduced: Option<(u64, Duration)>,
+    /// The policy at its full quota, if this is a part of it, and after what time it may have grown.
+    reduced: Option<(Policy, Duration)>,
     /// The policy of the same name that counts denials and bans keys.
     bans: Option<Policy>,
     /// The policy that counts debits, if it allows debt: a copy whose capacity is larger by the debt.
@@ -423,11 +423,9 @@ impl Policy {
         self.0.headroom.get(criticality as usize).copied().unwrap_or(0)
     }
 
-    /// Whether the most units that are evaluated, `cost` with its headroom, may fit later although they exceed the capacity:
-    /// then after this time.
-    pub(crate) fn retry_once_grown(&self, evaluated: u64) -> Option<Duration> {
-        let (largest, wait) = self.0.reduced?;
-        (evaluated <= largest).then_some(wait)
+    /// The policy at its full quota, if this is a part of it, and after what time it may have grown.
+    pub(crate) fn reduced_from(&self) -> Option<(&Self, Duration)> {
+        self.0.reduced.as_ref().map(|(full, wait)| (full, *wait))
     }
 
     /// Whether both are clones of one, or copies.
@@ -443,7 +441,7 @@ impl Policy {
         let (bans, debits) = (bans.clone(), debits.clone());
         Self(Arc::new(PolicyData {
             id: *id,
-            reduced: *reduced,
+            reduced: reduced.clone(),
             bans,
             debits,
             counts_debits: *counts_debits,
@@ -515,8 +513,10 @@ impl Policy {
         self.with(|settings| settings.quota = quota)
     }
 
-    /// The policy with a smaller quota for now, as a controller sets it under load. What exceeds the smaller capacity and not the
-    /// one of this policy is denied with the wait `grows_in`, after which the quota may have grown, instead of with none.
+    /// A copy with a smaller quota, as a controller uses it under load until it takes another one. What does not fit into the
+    /// smaller capacity, cost and [headroom](Self::headroom) together, and would fit into that of this policy, is denied with the
+    /// wait `grows_in`, after which the quota may have grown, instead of with none. Call it last: a copy with another setting does
+    /// not know this policy.
     ///
     /// # Errors
     ///
@@ -542,7 +542,7 @@ impl Policy {
         let mut reduced = self.with_quota(quota)?.apart();
         // It has one reference.
         if let Some(data) = Arc::get_mut(&mut reduced.0) {
-            data.reduced = Some((self.capacity(), grows_in));
+            data.reduced = Some((self.clone(), grows_in));
         }
         Ok(reduced)
     }
@@ -574,7 +574,7 @@ impl Policy {
 }
 
 /// Policies are equal if they have the same name, admit the same and look the same to clients: the same quota
-/// and unit, algorithm with its options, lease, debt, penalty, share of keys and failure mode.
+/// and unit, algorithm with its options, lease, debt, penalty, headroom, share of keys and failure mode.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         let (one, other) = (&*self.0, &*other.0);

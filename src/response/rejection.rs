@@ -61,7 +61,10 @@ impl Rejection {
     /// message of the error.
     pub(super) fn described(&self) -> (StatusCode, u8, Option<&'static str>) {
         let (error, is_identity) = match self {
-            Self::Denied(_) => return (StatusCode::TOO_MANY_REQUESTS, 8, Some(TOO_MUCH)),
+            Self::Denied(decision) => {
+                let says = if decision.is_shed() { KEPT } else { TOO_MUCH };
+                return (StatusCode::TOO_MANY_REQUESTS, 8, Some(says));
+            }
             Self::Blocked => return (StatusCode::TOO_MANY_REQUESTS, 7, Some(BLOCKED)),
             Self::Unidentified(error) => (error, true),
             Self::Unavailable(error) => (error, false),
@@ -119,6 +122,7 @@ impl Rejection {
 }
 
 const TOO_MUCH: &str = "the cost of the request exceeds the quota; waiting does not help";
+const KEPT: &str = "the quota is kept for more critical requests; waiting does not help";
 const BLOCKED: &str = "the client is blocked; waiting does not help";
 
 /// A failure of a [`Limiter`](crate::Limiter) or of a [`KeyExtractor`](crate::KeyExtractor).

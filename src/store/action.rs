@@ -66,6 +66,11 @@ impl Action {
         Spec { change, denies, charges, least }
     }
 
+    /// Whether less critical charges leave headroom: not where as much as remains is charged, and not in a debit.
+    pub(crate) const fn leaves_headroom(self) -> bool {
+        matches!(self, Self::Charge | Self::Peek)
+    }
+
     /// The name in a span.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -101,7 +106,7 @@ impl PenaltyCharge {
         let Spec { change, denies, .. } = action.spec();
         let cost = |charge: &Charge| match change {
             Some(StateChange::Ban) => Some(charge.cost()),
-            _ => (denies && charge.cost() > 0 && !charge.is_shadow()).then_some(1),
+            _ => (denies && charge.cost() > 0 && !charge.never_denies()).then_some(1),
         };
         let penalty = |(place, charge): (usize, &Charge)| {
             let (bans, cost) = (charge.policy().bans()?.clone(), cost(charge)?);

@@ -245,6 +245,11 @@ async fn what_a_reduced_quota_does_not_admit_may_be_admitted_once_it_has_grown()
         assert_eq!(waits(CriticalPlus, 11).await, None, "{name}");
         assert!(ask(&limiter, &reduced, CriticalPlus, 3).await.is_admitted(), "{name}");
         assert_eq!(waits(CriticalPlus, 1).await, Some(HOUR / 3), "{name}");
+        // A percentage is of the full quota then.
+        let full = Policy::new("half", Quota::per_hour(10)).headroom(Sheddable, Headroom::Percent(50));
+        let reduced = full.with_reduced_quota(Quota::per_hour(4), second).unwrap();
+        let wait = async |cost| ask(&limiter, &reduced, Sheddable, cost).await.retry_after();
+        assert_eq!((wait(5).await, wait(6).await), (Some(second), None), "{name}");
     }
 }
 
@@ -295,4 +300,19 @@ async fn a_rule_says_how_critical_its_requests_are_under_policies_that_are_looke
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     let request = |path: &str| Request::get(path).header("x-api-key", "a").body(String::new()).unwrap();
     assert_eq!(statuses(&layer, ["/crawl", "/crawl", "/"].map(request)).await, [200, 429, 200]);
+}
+
+/// Each does nothing without the other.
+#[test]
+fn a_criticality_without_headroom_and_the_reverse_are_warned_of() {
+    let plain = || Policy::new("site", Quota::per_hour(10));
+    let keeping = || plain().headroom(Sheddable, Headroom::Units(1));
+    let warnings = |rule: Rule| RateLimitLayer::with_rules(MemoryStore::new(), rule).warnings();
+    let rule = |policy: Policy| Rule::new(policy, Key::new("all"));
+    assert_eq!(warnings(rule(keeping()).criticality(|_| Sheddable)), Vec::<String>::new());
+    assert_eq!(warnings(rule(plain())), Vec::<String>::new());
+    assert!(warnings(rule(keeping()))[0].ends_with("add Rule::criticality"));
+    assert!(warnings(rule(plain()).criticality(|_| Sheddable))[0].ends_with("add Policy::headroom"));
+    let banning = plain().penalty(Penalty::manual());
+    assert!(warnings(rule(banning).or_degrade())[0].ends_with("leave out one of them"));
 }

@@ -31,10 +31,10 @@ async fn a_denied_charge_that_degrades_is_not_made_and_the_others_are() {
         let of = |policy: &Policy| Charge::new(policy, &Key::new("all"), 1);
         // In any order.
         let charges = [of(&large).or_degrade(), of(&requests), of(&small)];
-        assert!(limiter.check_all(&charges).await.unwrap().degraded().is_none(), "{name}");
+        assert!(limiter.check_all(&charges).await.unwrap().degraded().next().is_none(), "{name}");
         for left in [1, 0] {
             let decision = limiter.check_all(&charges).await.unwrap();
-            let denied = decision.degraded().unwrap();
+            let denied = decision.degraded().next().unwrap();
             assert!(
                 decision.is_admitted() && denied.verdict().retry_after().is_some(),
                 "{name}: {decision:?}"
@@ -54,7 +54,7 @@ async fn a_less_critical_request_degrades_before_a_more_critical_one() {
         let large = per_hour("large", 2).headroom(Criticality::Sheddable, Headroom::Units(1));
         let degraded = async |criticality| {
             let charge = Charge::new(&large, &Key::new("all"), 1).with_criticality(criticality).or_degrade();
-            limiter.check_all(&[charge]).await.unwrap().degraded().map(|outcome| outcome.is_shed())
+            limiter.check_all(&[charge]).await.unwrap().degraded().next().map(|outcome| outcome.is_shed())
         };
         assert_eq!(degraded(Criticality::Sheddable).await, None, "{name}");
         assert_eq!(degraded(Criticality::Sheddable).await, Some(true), "{name}");
@@ -64,8 +64,9 @@ async fn a_less_critical_request_degrades_before_a_more_critical_one() {
 }
 
 async fn page(degraded: Option<Degraded>) -> String {
-    degraded
-        .map_or_else(|| "all".into(), |degraded| format!("without {}", degraded.outcome().policy().name()))
+    let Some(degraded) = degraded else { return "all".into() };
+    let names: Vec<&str> = degraded.outcomes().iter().map(|outcome| outcome.policy().name()).collect();
+    format!("without {}", names.join(" "))
 }
 
 /// The pages, and which of them have the header.
@@ -92,6 +93,17 @@ async fn the_handler_and_the_client_read_it_also_behind_a_further_layer() {
     let app = Router::new().route("/", get(page)).layer(inner).layer(layer(&limiter, per_hour("large", 1)));
     let expected = [("all", false), ("without large", true), ("without large", true)];
     assert_eq!(pages(&app, 3).await, expected.map(|(page, is_marked)| (page.to_owned(), is_marked)));
+}
+
+#[tokio::test]
+async fn the_rules_of_all_layers_are_told_apart() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let rule = |name: &str, limit| Rule::new(per_hour(name, limit), Key::new("all")).or_degrade();
+    let outer = RateLimitLayer::with_rules(limiter.clone(), rule("a", 1)).rule(rule("b", 2));
+    let inner = RateLimitLayer::with_rules(limiter, rule("c", 3));
+    let app = Router::new().route("/", get(page)).layer(inner).layer(outer);
+    let pages: Vec<String> = pages(&app, 4).await.into_iter().map(|(page, _)| page).collect();
+    assert_eq!(pages, ["all", "without a", "without a b", "without a b c"]);
 }
 
 /// Each would have denied nothing without `or_degrade`.
@@ -140,10 +152,29 @@ async fn in_an_outage_a_rule_degrades_by_the_share_of_its_instance_and_rejects_n
     for is_degraded in [false, false, true, true] {
         let decision = limiter.check_all(std::slice::from_ref(&charge)).await.unwrap();
         assert!(decision.is_admitted() && decision.failure().is_some(), "{decision:?}");
-        assert_eq!(decision.degraded().is_some(), is_degraded, "{decision:?}");
+        assert_eq!(decision.degraded().count() == 1, is_degraded, "{decision:?}");
     }
     let closed = per_hour("closed", 4).failure_mode(FailureMode::Closed);
     let charge = Charge::new(&closed, &Key::new("all"), 1);
     assert!(limiter.check_all(std::slice::from_ref(&charge)).await.is_err());
-    assert!(limiter.check_all(&[charge.or_degrade()]).await.unwrap().is_admitted());
+    let degraded = limiter.check_all(&[charge.or_degrade()]).await.unwrap();
+    assert!(degraded.is_admitted() && degraded.degraded().count() == 1, "{degraded:?}");
+}
+
+/// A handler that charges more gets a denial if it does not fit, and charges nothing to what was degraded before.
+#[tokio::test]
+async fn what_a_handler_charges_more_is_denied_if_it_does_not_fit() {
+    for (name, limiter) in stores("degrading-more").await {
+        let (requests, tokens) = (per_hour("requests", 9), per_hour("tokens", 5));
+        let charges = |cost| {
+            let tokens = Charge::new(&tokens, &Key::new("all"), cost).or_degrade();
+            [Charge::new(&requests, &Key::new("all"), 1), tokens]
+        };
+        let first = limiter.check_all(&charges(4)).await.unwrap();
+        assert!(limiter.charge_more(&first, 2).await.unwrap().is_denied(), "{name}");
+        let degraded = limiter.check_all(&charges(4)).await.unwrap();
+        assert_eq!(degraded.degraded().count(), 1, "{name}");
+        assert!(limiter.charge_more(&degraded, 1).await.unwrap().is_admitted(), "{name}");
+        assert_eq!(remaining(&limiter, &tokens).await, Some(1), "{name}");
+    }
 }

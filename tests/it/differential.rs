@@ -589,9 +589,9 @@ impl Contest {
         all
     }
 
-    /// The rule of a policy for a request, which leaves headroom or does not.
+    /// The rule of a policy with the headroom for a request. One of a policy and a key has no criticality.
     fn rule_for(&self, i: usize, asked: &Asked) -> Rule {
-        let leaves = asked.is_sheddable && matches!(asked.ask, Ask::Take | Ask::Peek);
+        let leaves = asked.is_sheddable && matches!(asked.ask, Ask::Take | Ask::Peek | Ask::Debit);
         Rule { headroom: if leaves { self.rules[i].headroom } else { 0 }, ..self.rules[i] }
     }
 

@@ -209,8 +209,9 @@ pub(crate) struct Model {
 }
 
 /// The units that must remain for a cost to be admitted.
-fn beside(rule: Rule, cost: u64) -> u64 {
-    if cost > 0 { cost + rule.headroom } else { 0 }
+fn beside(ask: Ask, rule: Rule, cost: u64) -> u64 {
+    let leaves = cost > 0 && matches!(ask, Ask::Take | Ask::Peek);
+    cost + if leaves { rule.headroom } else { 0 }
 }
 
 /// An account at a moment; and whether it had to be changed because the clock stepped back, the quota was
@@ -261,15 +262,16 @@ impl Model {
                 cost = 0;
             }
             if ask == Ask::TakeUpTo && !view.admits(rule, cost, now) {
-                cost = view.remaining(rule, now).saturating_sub(rule.headroom).max(1);
+                cost = view.remaining(rule, now).max(1);
             }
             if ask == Ask::Debit {
                 cost = cost.min(view.room(rule, now));
             }
             asked.push((id, rule, key, cost, view));
         }
-        let admits =
-            |rule: Rule, cost, view: &View| ask == Ask::Debit || view.admits(rule, beside(rule, cost), now);
+        let admits = |rule: Rule, cost, view: &View| {
+            ask == Ask::Debit || view.admits(rule, beside(ask, rule, cost), now)
+        };
         let admitted = !was_banned
             && asked.iter().all(|(_, rule, _, cost, view)| rule.shadow || admits(*rule, *cost, view));
         let takes = matches!(ask, Ask::Take | Ask::TakeUpTo | Ask::Debit);
@@ -296,8 +298,8 @@ impl Model {
         for ((id, rule, key, cost, view), punished) in asked.into_iter().zip(punished) {
             let fits = admits(rule, cost, &view);
             let delay = if fits && ask != Ask::Debit { view.delay(rule, cost, now) } else { 0 };
-            let retry = (!fits && beside(rule, cost) <= capacity(rule))
-                .then(|| first(|wait| view.admits(rule, beside(rule, cost), now + wait)));
+            let retry = (!fits && beside(ask, rule, cost) <= capacity(rule))
+                .then(|| first(|wait| view.admits(rule, beside(ask, rule, cost), now + wait)));
             let mut after = View { account: view.account.clone(), moved: view.moved };
             let charged = takes && admitted && fits;
             if charged {

@@ -293,7 +293,12 @@ fn what_was_not_refunded_keeps_within_the_limit_on_redis() {
 async fn a_refund_in_the_middle_of_a_long_log_removes_the_oldest_units() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
+    let redis = settings()
+        .manual_clock(clock.clone())
+        .deny_cache(Duration::ZERO)
+        .connect(&server.url())
+        .await
+        .unwrap();
     let limiter = Limiter::new(redis);
     let (hour, milli) = (Duration::from_secs(3_600), Duration::from_millis(1));
     let policy = Policy::new("log", Quota::new(4_400, hour)).algorithm(SlidingLog::new());

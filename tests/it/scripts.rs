@@ -546,7 +546,11 @@ async fn a_ttl_is_at_most_twice_as_long_as_its_state_matters() {
     let hour = || Quota::per_hour(1_000);
     let day = Duration::from_secs(86_400);
     let rows = [
-        ("stepped", Policy::new("stepped", hour()).algorithm(TokenBucket::new().refill_every(Duration::from_secs(36)))),
+        (
+            "stepped",
+            Policy::new("stepped", hour())
+                .algorithm(TokenBucket::new().refill_every(Duration::from_secs(36))),
+        ),
         ("debt", Policy::new("debt", hour()).max_debt(500)),
         ("log", Policy::new("log", hour()).algorithm(SlidingLog::new())),
         ("permits", Policy::new("permits", Quota::new(1_000, day / 24)).algorithm(Concurrency::new())),
@@ -569,7 +573,9 @@ async fn a_ttl_is_at_most_twice_as_long_as_its_state_matters() {
             limiter.operator().refund_latest(&policy, &Key::new("alice"), 1).await.unwrap();
             let keys: Vec<String> = server.command(&["KEYS", &format!("rl:{name}:*")]);
             let ttl: i64 = server.command(&["PTTL", &keys[0]]);
-            assert!((1_000_000..=7_300_000).contains(&ttl), "{name}, refunded: {ttl}");
+            // Debt is replenished too.
+            let longest = if name == "debt" { 10_802_000 } else { 7_202_000 };
+            assert!((1_000_000..=longest).contains(&ttl), "{name}, refunded: {ttl}");
         }
     }
 }
@@ -583,7 +589,12 @@ async fn a_refund_keeps_the_ttl_of_a_state_in_version_1() {
     let state: Vec<u8> = server.command(&["GET", "rl:p:fixed-window:{alice}"]);
     let first = [&[1][..], &state[1..17]].concat();
     let mut set = redis::cmd("SET");
-    let () = set.arg("rl:p:fixed-window:{alice}").arg(first).arg("KEEPTTL").query(&mut server.connection()).unwrap();
+    let () = set
+        .arg("rl:p:fixed-window:{alice}")
+        .arg(first)
+        .arg("KEEPTTL")
+        .query(&mut server.connection())
+        .unwrap();
     assert_eq!(limiter.refund(&charged, 1).await.unwrap().remaining(), Some(8));
     let ttl: i64 = server.command(&["PTTL", "rl:p:fixed-window:{alice}"]);
     assert!(ttl > 3_000_000, "{ttl}");

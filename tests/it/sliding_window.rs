@@ -163,7 +163,12 @@ fn current<T>(future: impl Future<Output = Result<T, tower_ratelimit::Error>>) -
 async fn the_most_segments_are_stored() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
+    let redis = settings()
+        .manual_clock(clock.clone())
+        .deny_cache(Duration::ZERO)
+        .connect(&server.url())
+        .await
+        .unwrap();
     let quota = Quota::new(5_000, Duration::from_secs(1_000));
     let policy = Policy::new("most", quota).algorithm(SlidingWindow::new().segments(1_000));
     for limiter in [Limiter::new(redis), Limiter::new(MemoryStore::with_clock(clock.clone()))] {

@@ -121,7 +121,7 @@ impl ExplainedCharge {
     /// Whether the policy is a [shadow](Policy::shadow) for this key, and so never denies.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
-        self.charge.is_shadow() && !self.degrades()
+        self.charge.is_shadow()
     }
 
     /// Whether a request that is denied goes on without this charge: see

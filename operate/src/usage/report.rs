@@ -38,7 +38,7 @@ fn limit(outcome: &Outcome, owed: u64) -> Limit<'_> {
         quota,
         unit: outcome.charge().unit(),
         capacity,
-        used: capacity.saturating_sub(remaining),
+        used: outcome.used(),
         remaining,
         owed,
         reset_after: outcome.reset_after().as_secs_f64(),

@@ -10,7 +10,8 @@ use axum::{
 };
 use http::{Method, Uri, request::Parts};
 use tower_ratelimit::{
-    Charge, Error, Limiter, Policy, RateLimitLayer, Rejection, decision::Outcome, policy::Enforcement,
+    Charge, Decision, Error, Limiter, Policy, RateLimitLayer, Rejection, decision::Outcome,
+    policy::Enforcement,
 };
 
 use super::report::report;
@@ -172,7 +173,7 @@ impl UsageRoute {
         let decision = limiter.peek_all(&charges).await.map_err(Rejection::Unavailable)?;
         match decision.failure() {
             Some(failure) => Err(Rejection::Unavailable(failure.clone())),
-            None => owed(&limiter, decision.outcomes()).await.map_err(Rejection::Unavailable),
+            None => owed(&limiter, &decision).await.map_err(Rejection::Unavailable),
         }
     }
 
@@ -195,9 +196,11 @@ impl UsageRoute {
 }
 
 /// The outcomes, each with the units that the client owes.
-async fn owed(limiter: &Limiter, outcomes: &[Outcome]) -> Result<Vec<(Outcome, u64)>, Error> {
-    let mut all = Vec::with_capacity(outcomes.len());
-    for outcome in outcomes {
+async fn owed(limiter: &Limiter, decision: &Decision) -> Result<Vec<(Outcome, u64)>, Error> {
+    // Clients see no shadows.
+    let others = decision.shadows().iter().filter(|outcome| !outcome.is_shadow());
+    let mut all = Vec::new();
+    for outcome in decision.outcomes().iter().chain(others) {
         // A client that owes units has none left.
         let owed = if outcome.remaining() == 0 {
             limiter.operator().owed(outcome.policy(), outcome.charge().key()).await?

@@ -399,7 +399,7 @@ pub(crate) fn mark_response(headers: &mut HeaderMap, decision: &Decision) {
 /// Marks the response to a request that goes on without the charges that `decision` denied.
 #[cold]
 pub(crate) fn mark_degraded(headers: &mut HeaderMap, decision: &Decision) {
-    let names = list(decision.all_degraded().map(|outcome| outcome.policy().quoted_name().to_owned()));
+    let names = list(decision.degraded().map(|outcome| outcome.policy().quoted_name().to_owned()));
     if !names.is_empty() && fits(headers, is_grpc_type(headers), decision) {
         append(headers, X_DEGRADED, value(names));
     }

@@ -13,12 +13,13 @@ use crate::{
     },
     base::Error,
     decision::Charge,
-    store::{PenaltyCharge, Spec, StateChange},
+    store::{Action, PenaltyCharge, Spec, StateChange},
 };
 
 /// The phases of a decision over any charges, as in `lua/decide_in_full/phases.lua`.
 pub(super) struct Phases<'a> {
     pub(super) spec: Spec,
+    leaves_headroom: bool,
     /// The charges without the stamp.
     pub(super) items: Vec<Item<'a>>,
     /// The stamp of a settlement, which is the last charge.
@@ -44,7 +45,7 @@ pub(super) struct Planned {
 impl<'a> Phases<'a> {
     /// `locations` has a place for each of `charges`, and then for each of `penalties`.
     pub(super) fn new(
-        spec: Spec,
+        action: Action,
         charges: &'a [Charge],
         penalties: &'a [PenaltyCharge],
         locations: &'a [Location<'a>],
@@ -53,7 +54,8 @@ impl<'a> Phases<'a> {
         let mut items = charges.iter().zip(locations).map(item).collect::<Result<Vec<_>, Error>>()?;
         let stamp = items.pop_if(|item| item.charge.stamp().is_some());
         let penalties = penalties.iter().zip(&locations[charges.len()..]).collect();
-        Ok(Self { spec, items, stamp, penalties })
+        let (spec, leaves_headroom) = (action.spec(), action.leaves_headroom());
+        Ok(Self { spec, leaves_headroom, items, stamp, penalties })
     }
 
     /// Plans the stamp, which does not fit if its token was settled before or has expired. `None` without a
@@ -111,12 +113,11 @@ impl<'a> Phases<'a> {
             if self.spec.change.is_some() {
                 return item.plan(guards, 0);
             }
-            let headroom = item.charge.bounded_headroom();
+            let headroom = if self.leaves_headroom { item.charge.bounded_headroom() } else { 0 };
             let planned = item.plan_beside(guards, item.charge.bounded_cost(), headroom)?;
             match self.spec.least {
                 Some(least) if !planned.is_admitted() => {
-                    let free = planned.plan.before.remaining.saturating_sub(headroom);
-                    item.plan_beside(guards, free.max(least), headroom)
+                    item.plan(guards, planned.plan.before.remaining.max(least))
                 }
                 _ => Ok(planned),
             }
@@ -127,7 +128,7 @@ impl<'a> Phases<'a> {
     /// Whether all charges are admitted, except those that are shadows.
     pub(super) fn admits(&self, plans: &[Planned]) -> bool {
         let mut items = self.items.iter().zip(plans);
-        items.all(|(item, planned)| planned.is_admitted() || item.charge.is_shadow())
+        items.all(|(item, planned)| planned.is_admitted() || item.charge.never_denies())
     }
 
     /// The third phase: charges the units of each charge for which `is_charged` is true, and rewrites the

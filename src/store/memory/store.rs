@@ -170,7 +170,7 @@ impl MemoryStore {
         let all = charges.iter().chain(penalties.iter().map(|penalty| &penalty.charge));
         let locations: Vec<Location<'_>> =
             all.map(|charge| self.location(charge.policy(), charge.key())).collect();
-        let phases = Phases::new(spec, charges, &penalties, &locations)?;
+        let phases = Phases::new(action, charges, &penalties, &locations)?;
         let mut guards = Guards::lock(&self.shards, &locations, &self.clock);
         let now = guards.now;
 
@@ -216,7 +216,7 @@ impl MemoryStore {
 /// Whether only the counts of the key decide over the charge. Leases do not matter, because this store has
 /// none.
 fn is_counted_alone(charge: &Charge) -> bool {
-    charge.policy().bans().is_none() && !charge.is_shadow() && charge.headroom() == 0
+    charge.policy().bans().is_none() && !charge.never_denies() && charge.headroom() == 0
 }
 
 /// The outcome of `charge`, which was `made` unless it was denied.

@@ -50,7 +50,7 @@ impl LocalCounts<dyn Store> {
 
     fn decide_locally(&self, action: Action, charges: &[Charge], error: Error, hold: Hold<'_>) -> Decision {
         let is_local = |charge: &&Charge| is_local(charge.policy().settings().failure_mode);
-        let charges: Vec<&Charge> = charges.iter().filter(is_local).collect();
+        let (all, charges): (_, Vec<&Charge>) = (charges, charges.iter().filter(is_local).collect());
         let shares: Vec<Charge> = charges
             .iter()
             .map(|charge| {
@@ -65,6 +65,14 @@ impl LocalCounts<dyn Store> {
         let Now::Ready(Ok(local)) = counts.decide(action, &shares).now() else {
             return Decision::failed_open(error);
         };
+        let is_closed = |charge: &&Charge| {
+            let is_closed = charge.policy().settings().failure_mode == FailureMode::Closed;
+            is_closed && charge.degrades() && charge.cost() > 0 && action.spec().denies
+        };
+        let closed = all
+            .iter()
+            .filter(is_closed)
+            .map(|charge| Outcome::new(charge, Verdict::deny(None), 0, Duration::ZERO));
         let charged = !local.is_denied() && action != Action::Peek;
         let is_owed = !error.kind().may_have_charged();
         let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
@@ -82,7 +90,8 @@ impl LocalCounts<dyn Store> {
             self.owes.store(true, Ordering::Relaxed);
             outcome.counted_by(LocalCharge { made: share.charge().clone(), units })
         });
-        let mut decision = Decision::failed_local(outcomes, error).at(local.made_at().unwrap_or(0));
+        let mut decision =
+            Decision::failed_local(outcomes.chain(closed), error).at(local.made_at().unwrap_or(0));
         if charged {
             decision.hold(hold(counts, &shares, &local));
         }
@@ -154,7 +163,8 @@ impl LocalCounts<dyn Store> {
         }
         // If the store has nothing to refund, a charge of 0 shows what remains in the store.
         let of_store = local.units.as_ref().and_then(|owed| owed.refund(rest));
-        (remains, of_store.map(|refund| refund.under(charged.policy())))
+        let terms = charged.charge();
+        (remains, of_store.map(|refund| refund.under(charged.policy()).on_terms_of(terms)))
     }
 
     /// Sends refunds of decisions again once the store answers, if they were not sent.
@@ -191,9 +201,12 @@ impl LocalCounts<dyn Store> {
     }
 }
 
-/// What remains under an instance's `share` for all requests, so that as much as there remains for one with the headroom of `charge`.
+/// What remains under an instance's `share` for all requests, so that as much as there remains for one with the headroom of
+/// `charge`, and it is shed if it is shed there.
 fn remaining_under(charge: &Charge, share: &Outcome) -> u64 {
-    share.remaining().saturating_add(charge.headroom())
+    let remaining = share.remaining().saturating_add(charge.headroom());
+    let is_exhausted = share.verdict().is_denied() && !share.is_shed();
+    if is_exhausted { remaining.min(charge.cost().saturating_sub(1)) } else { remaining }
 }
 
 /// Whether `refund` belongs to a decision, and is not an operator's refund of any units of the key.
@@ -210,13 +223,16 @@ pub(crate) const fn is_local(mode: FailureMode) -> bool {
     matches!(mode, FailureMode::Local { .. })
 }
 
-/// The strictest failure mode of the policies. One that [degrades](Charge::degrades) the request is counted, and rejects nothing.
+/// The strictest failure mode of the policies. One that [degrades](Charge::degrades) the request rejects nothing.
 pub(crate) fn mode(charges: &[Charge]) -> FailureMode {
     let mode = |charge: &Charge| charge.policy().settings().failure_mode;
-    let is_closed = |charge: &Charge| !charge.is_shadow() && mode(charge) == FailureMode::Closed;
+    let is_closed = |charge: &Charge| !charge.never_denies() && mode(charge) == FailureMode::Closed;
     if charges.iter().any(is_closed) {
         return FailureMode::Closed;
     }
-    let counted = charges.iter().filter(|charge| !charge.is_shadow() || charge.degrades());
-    counted.map(mode).find(|mode| is_local(*mode)).unwrap_or(FailureMode::Open)
+    let is_decided = |charge: &&Charge| match mode(charge) {
+        FailureMode::Closed => charge.degrades(),
+        mode => is_local(mode) && (!charge.never_denies() || charge.degrades()),
+    };
+    if charges.iter().any(|charge| is_decided(&charge)) { FailureMode::default() } else { FailureMode::Open }
 }

@@ -368,7 +368,7 @@ impl RedisStore {
 fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
     let [charge] = charges else { return None };
     let is_leased = action == Action::Charge && charge.policy().most_leased().is_some();
-    (is_leased && charge.cost() > 0 && !charge.is_shadow()).then_some(charge)
+    (is_leased && charge.cost() > 0 && !charge.never_denies()).then_some(charge)
 }
 
 #[cfg(test)]

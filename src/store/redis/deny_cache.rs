@@ -17,6 +17,9 @@
 //! Redis denies the key, unless one of the events ends that. So before a request waits for the lookup of
 //! another key, [`DenyCache::has_denied`] decides whether to ask Redis first.
 //!
+//! A denial only for the sake of [more critical](crate::Policy::headroom) requests is final too, although these may charge what
+//! is kept: then its wait is too short by the time in which that is replenished, and it is a denial still.
+//!
 //! Denials for want of a permit are not stored, because a permit may be released at any moment.
 //!
 //! The table has a fixed number of cells. A cell holds the latest denial whose hash leads there. An
@@ -286,12 +289,12 @@ fn covers(decision: &Decision, charges: &[Charge]) -> bool {
                 && outcome.charge().headroom() == charge.headroom()
                 && outcome.key() == charge.key()
                 && outcome.policy().counts_as(charge.policy())
-                && outcome.is_shadow() == charge.is_shadow()
+                && outcome.never_denies() == charge.never_denies()
         })
 }
 
 /// The outcome for `charge`, `elapsed` after `cached`. The values of the denying policies are exact, as
-/// nothing was charged to them. Outcomes of the other policies are as old as the denial.
+/// nothing was charged to them, but by more critical requests. Outcomes of the other policies are as old as the denial.
 fn after(cached: &Outcome, charge: &Charge, elapsed: Duration) -> Outcome {
     let verdict = match cached.verdict() {
         Verdict::Deny { retry_after } => {

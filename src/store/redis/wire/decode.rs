@@ -219,7 +219,7 @@ fn decided(job: &Job, records: &Records) -> Option<Decision> {
     let count = |place, charge| count(job.action, charge, &records.get(place)?);
     let mut is_admitted = true;
     for (place, charge) in charges.iter().enumerate() {
-        is_admitted &= !count(place, charge)?.0.verdict.is_denied() || charge.is_shadow();
+        is_admitted &= !count(place, charge)?.0.verdict.is_denied() || charge.never_denies();
     }
     let mut bans = Vec::new();
     for (place, penalty) in job.penalties.iter().enumerate() {

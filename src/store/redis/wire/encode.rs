@@ -83,13 +83,18 @@ fn cost(job: &Job, charge: &Charge) -> u64 {
     }
 }
 
+/// What must remain beside a charge of `job`.
+fn headroom(job: &Job, charge: &Charge) -> u64 {
+    if job.action.leaves_headroom() { charge.bounded_headroom() } else { 0 }
+}
+
 /// Whether two jobs differ only in their keys, so that they can share a run.
 fn differ_only_in_keys(one: &Job, other: &Job) -> bool {
     let is_alike = |(one, other): (&Charge, &Charge)| {
         one.policy().counts_as(other.policy())
             && one.cost() == other.cost()
             && one.headroom() == other.headroom()
-            && one.is_shadow() == other.is_shadow()
+            && one.never_denies() == other.never_denies()
             && !one.needs_permit()
     };
     one.action == other.action
@@ -171,7 +176,7 @@ fn write_names(command: &mut Cmd, keys: &Keys<'_>) {
 
 /// Whether the script makes the decision of this job with its usual ones, if the keys are distinct.
 fn is_usual(job: &Job) -> bool {
-    let is_usual = |charge: &Charge| !charge.policy().usual().is_empty() && !charge.is_shadow();
+    let is_usual = |charge: &Charge| !charge.policy().usual().is_empty() && !charge.never_denies();
     job.action == Action::Charge
         && job.lease.is_none()
         && job.counts == Counts::Own
@@ -495,13 +500,12 @@ impl Numbers {
                     }
                     (Action::Refund, Some(receipt), None) => numbers.extend(&[receipt.made, receipt.mark]),
                     // The mark of a shadow stands in place of the time, and a headroom in place of the mark.
-                    _ if job.action.spec().denies && charge.is_shadow() => {
+                    _ if job.action.spec().denies && charge.never_denies() => {
                         numbers.push_negated(1);
-                        numbers.push(charge.bounded_headroom());
+                        numbers.push(headroom(job, charge));
                     }
-                    _ if job.action.spec().denies => numbers.extend(&[0, charge.bounded_headroom()]),
                     // An operator's refund has no receipt.
-                    _ => numbers.extend(&[0, 0]),
+                    _ => numbers.extend(&[0, headroom(job, charge)]),
                 }
             }
             for PenaltyCharge { place, charge } in &*job.penalties {

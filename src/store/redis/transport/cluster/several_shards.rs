@@ -9,8 +9,9 @@ use tokio::{
 
 use crate::{
     base::{Error, ErrorKind},
-    decision::{Charge, Charges, Decision, Outcome},
+    decision::{Charge, Charges, Decision, Outcome, Verdict},
     key::Key,
+    policy::FailureMode,
     store::{
         Action, Counts,
         redis::{
@@ -94,8 +95,17 @@ async fn shard_by_shard(
             }
             // The request is denied anyway.
             Err(_) if uncounted.is_some() => {}
-            // A shadow denies nothing.
-            Err(_) if is_charge && positions.iter().all(|&position| job.charges[position].is_shadow()) => {}
+            // It denies nothing. What the request can go on without is left out, unless that fails open.
+            Err(_) if is_charge && positions.iter().all(|&position| job.charges[position].never_denies()) => {
+                let is_left_out = |charge: &&Charge| {
+                    charge.degrades() && charge.policy().settings().failure_mode != FailureMode::Open
+                };
+                for &position in positions {
+                    let charge = Some(&job.charges[position]).filter(is_left_out);
+                    outcomes[position] =
+                        charge.map(|charge| Outcome::new(charge, Verdict::deny(None), 0, Duration::ZERO));
+                }
+            }
             Err(error) if is_charge => {
                 refund_charged(shards, &job, &by_shard[..place], &outcomes);
                 return Err(error);

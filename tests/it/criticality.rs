@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use http::{Request, request::Parts};
 use support::{RedisServer, inner::statuses, on_redis, settings};
 use tower_ratelimit::{
@@ -315,4 +316,21 @@ fn a_criticality_without_headroom_and_the_reverse_are_warned_of() {
     assert!(warnings(rule(plain()).criticality(|_| Sheddable))[0].ends_with("add Policy::headroom"));
     let banning = plain().penalty(Penalty::manual());
     assert!(warnings(rule(banning).or_degrade())[0].ends_with("leave out one of them"));
+}
+
+/// In a batch, the functions of the algorithm decide about one key, and the usual script about the others.
+#[tokio::test]
+async fn a_batch_charges_each_key_once() {
+    let (_server, limiter) = on_redis().await;
+    let policy = Policy::new("p", Quota::per_day(100)).headroom(Sheddable, Headroom::Units(3));
+    let refunded = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    limiter.refund(&refunded, 1).await.unwrap();
+    let charges = ["alice", "bob", "carol"]
+        .map(|key| [Charge::new(&policy, &Key::new(key), 1).with_criticality(Sheddable)]);
+    let decided = join_all(charges.iter().map(|charge| limiter.check_all(charge))).await;
+    assert!(decided.into_iter().all(|decided| decided.unwrap().is_admitted()));
+    for key in ["alice", "bob", "carol"] {
+        let peeked = limiter.peek(&policy, &Key::new(key), 0).await.unwrap();
+        assert_eq!(peeked.remaining(), Some(99), "{key}");
+    }
 }

@@ -13,7 +13,7 @@ use support::{
 use tokio::{sync::Semaphore, task::JoinSet};
 use tower_ratelimit::{
     Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Reservation,
-    algorithm::{Algorithm, FixedWindow, SlidingLog},
+    algorithm::{Algorithm, FixedWindow, SlidingLog, TokenBucket},
     store::{Action, ManualClock},
 };
 
@@ -582,5 +582,26 @@ async fn a_refund_of_an_earlier_window_leaves_the_charges_of_this_one_refundable
         assert_eq!(own.remaining(), Some(3), "{store}");
         assert_eq!(limiter.refund(&debited, 2).await.unwrap().remaining(), Some(5), "{store}");
         assert_eq!(limiter.refund(&own, 3).await.unwrap().remaining(), Some(8), "{store}");
+    }
+}
+
+/// Under a lower quota, the rest of a debt of a bucket that refills in steps.
+#[tokio::test]
+async fn a_debt_of_a_stepped_bucket_drains_in_its_steps() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let second = Duration::from_secs(1);
+    // Two units every twenty seconds.
+    let policy =
+        ten(TokenBucket::new().refill_every(20 * second)).failure_mode(FailureMode::Closed).max_debt(10);
+    let lowered = policy.with_quota(Quota::new(4, 40 * second)).unwrap();
+    for (store, limiter) in both(&server, &clock).await {
+        let key = Key::new(store);
+        let charged = limiter.check(&policy, &key, 10).await.unwrap();
+        limiter.debit(&charged, 8).await.unwrap();
+        clock.advance(60 * second);
+        // Of the eight units that are owed, two are left, and four fill the bucket.
+        let denied = limiter.check(&lowered, &key, 1).await.unwrap();
+        assert_eq!(denied.retry_after(), Some(40 * second), "{store}");
     }
 }

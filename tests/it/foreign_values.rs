@@ -15,6 +15,7 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::DecisionSource,
     policy::Penalty,
+    store::ManualClock,
 };
 
 const MAX_BAN: Duration = Duration::from_secs(3_650 * 86_400);
@@ -430,9 +431,18 @@ async fn a_number_that_no_decision_writes_is_a_foreign_value() {
     };
     let started = now() - 1_000_000;
     let ban = |longer: u64| format!("1;{}", started + MAX_BAN.as_micros() as u64 + longer);
+    // It ends when the next slot has ended.
+    let leased = |text| format!("{},1,0{text}", now() / 500_000);
+    let (largest, larger) = (35_184_372_088_832.0, 35_184_372_088_833.0);
     let rows = [
         row("a level of a bucket", "leaky-bucket", 5.0, "", false),
-        row("the largest level", "gcra", 35_184_372_088_832.0, "", false),
+        row("the largest level", "gcra", largest, "", false),
+        row("a level above the largest", "gcra", larger, ";1", true),
+        row("the largest level with a lease", "gcra", largest - 1.0, &leased(""), false),
+        row("a lease beside the largest level", "gcra", largest, &leased(""), true),
+        row("a lease beside what is above", "gcra", largest - 1.0, &leased(";0;0;1,9,0"), true),
+        row("the largest level under two quotas", "gcra", largest - 1.0, ";0;0;1,9,0", false),
+        row("more under two quotas", "gcra", largest, ";0;0;1,9,0", true),
         row("a larger level", "leaky-bucket", 9_007_199_254_740_991.0, "", true),
         row("a larger level and a refund", "leaky-bucket", 9_007_199_254_740_991.0, ";1", true),
         row("a part of a unit in the level", "gcra", 0.5, "", true),
@@ -541,6 +551,27 @@ async fn what_an_algorithm_does_not_write_is_a_foreign_value() {
             let kind = decided.as_ref().map_err(Error::kind);
             assert_eq!(kind.err(), Some(ErrorKind::ForeignValue), "{algorithm}: {name}: {decided:?}");
         }
+    }
+}
+
+/// A wait of nothing would admit the request.
+#[tokio::test]
+async fn entries_of_a_log_that_are_not_in_order_are_a_foreign_value() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (now, day) = (u64::try_from(clock.now().as_micros()).unwrap(), 86_400_000_000);
+    let entry = |time, total| [b"L".to_vec(), big_endian(time, 7), big_endian(total, 5)].concat();
+    let policy = Policy::new("p", Quota::per_day(5)).algorithm(SlidingLog::new());
+    let policy = policy.failure_mode(FailureMode::Closed);
+    let client = Client::new(&server);
+    for (time, is_foreign) in [(now - day, true), (now - day + 1, false)] {
+        let () = client.run(["FLUSHALL"]);
+        let entries = vec![entry(now - day, 0), entry(now - 1, 3), entry(time, 5), entry(now, 5)];
+        client.store("rl:p:sliding-log:{alice}", &[words(["RPUSH", "KEY"]), entries].concat());
+        let decided = limiter.check(&policy, &Key::new("alice"), 5).await;
+        let kind = decided.as_ref().err().map(Error::kind);
+        assert_eq!(kind, is_foreign.then_some(ErrorKind::ForeignValue), "{decided:?}");
     }
 }
 

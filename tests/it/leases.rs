@@ -749,6 +749,21 @@ async fn units_on_lease_are_not_spent_after_the_clock_was_set_back() {
 }
 
 #[tokio::test]
+async fn units_on_lease_are_not_spent_after_its_slot_and_the_next_one() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    clock.set(clock.now() + Duration::from_millis(400));
+    let instance = Instance::new(&pool, &clock);
+    let policy = Policy::new("p", Quota::per_day(100_000)).max_lease(500);
+    warm_up(&instance, &policy).await;
+    for (passed, source) in [(599, DecisionSource::Lease), (1, DecisionSource::Store)] {
+        clock.advance(Duration::from_millis(passed));
+        assert_eq!(instance.take(&policy, 1).await.source(), source, "{passed}");
+        instance.settled().await;
+    }
+}
+
+#[tokio::test]
 async fn a_lease_leaves_most_of_what_remains_to_other_instances() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());
@@ -762,6 +777,23 @@ async fn a_lease_leaves_most_of_what_remains_to_other_instances() {
     // Of the 100 units that are left, each lease took at most a quarter of what remained then.
     let free = other.remaining(&policy).await;
     assert!((50..100).contains(&free), "{free}");
+}
+
+#[tokio::test]
+async fn of_three_units_none_is_leased() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let [one, other] = [Instance::new(&pool, &clock), Instance::new(&pool, &clock)];
+    let policy = Policy::new("p", Quota::per_day(1_000)).max_lease(1_000);
+    warm_up(&one, &policy).await;
+    one.return_leases(&policy).await;
+    other.take(&policy, other.remaining(&policy).await - 4).await;
+    for left in [3, 2, 1, 0] {
+        one.take(&policy, 1).await;
+        one.settled().await;
+        assert!(!one.has_leases());
+        assert_eq!(other.remaining(&policy).await, left);
+    }
 }
 
 #[tokio::test]
@@ -877,6 +909,85 @@ async fn a_debt_beside_leased_units_stays_owed_and_leased_units_do_not_become_on
     clock.advance(Duration::from_secs(1));
     assert!(wait(&policy).await <= 101.0 * 3.6 - 1.0);
     assert!(wait(&lowered).await <= 101.0 * 360.0);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_returned_leaves_those_of_other_instances() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let policy = Policy::new("p", Quota::per_hour(1_000)).max_lease(50);
+    let [leasing, other] = [(); 2].map(|()| Instance::new(&pool, &clock));
+    warm_up(&leasing, &policy).await;
+    // Five more units are leased in this slot and in the one before.
+    let key = "rl:p:gcra:{alice}";
+    let value: Vec<u8> = server.command(&["GET", key]);
+    let (state, text) = value.split_at(25);
+    let text = std::str::from_utf8(text).unwrap();
+    let [slot, leased, before] =
+        text.split(',').map(|part| part.parse::<u64>().unwrap()).collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!(before, 0);
+    let text = format!("{slot},{},5", leased + 5);
+    server.set(key, &[state, text.as_bytes()].concat());
+    let (units, leased) = (other.remaining(&policy).await, leasing.store.lease_status().units);
+    leasing.return_leases(&policy).await;
+    assert_eq!(other.remaining(&policy).await, units + leased);
+}
+
+#[tokio::test]
+async fn a_lease_of_a_sliding_window_ends_with_its_cell_and_returns_nothing_to_a_new_key() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    // A cell is 200 ms long.
+    let quota = Quota::new(1_000, Duration::from_secs(2));
+    let policy = Policy::new("p", quota).algorithm(SlidingWindow::new().segments(10)).max_lease(50);
+    let [leasing, other] = [(); 2].map(|()| Instance::new(&pool, &clock));
+    warm_up(&leasing, &policy).await;
+    let charged = leasing.take(&policy, 3).await;
+    assert_eq!(charged.source(), DecisionSource::Lease);
+    leasing.settled().await;
+    leasing.return_leases(&policy).await;
+    let remaining = other.remaining(&policy).await;
+    assert_eq!(leasing.limiter.refund(&charged, 2).await.unwrap().remaining(), Some(remaining + 2));
+    warm_up(&leasing, &policy).await;
+    clock.advance(Duration::from_millis(200));
+    assert_eq!(leasing.take(&policy, 1).await.source(), DecisionSource::Store);
+    warm_up(&leasing, &policy).await;
+    let () = server.command(&["FLUSHALL"]);
+    assert_eq!(other.take(&policy, 1).await.remaining(), Some(999));
+    let () = server.command(&["FLUSHALL"]);
+    leasing.return_leases(&policy).await;
+    assert_eq!(other.remaining(&policy).await, 1_000);
+}
+
+#[tokio::test]
+async fn a_debt_beside_units_that_were_leased_in_two_slots_stays_owed() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let instance = Instance::new(&pool, &clock);
+    let second = Duration::from_secs(1);
+    let policy = Policy::new("p", Quota::new(10, 100 * second)).max_debt(10);
+    let now = u64::try_from(clock.now().as_micros()).unwrap();
+    // Ten units, of which five are owed, and five leased.
+    let text = format!("{},2,3;0;0;0,10,5", now / SLOT);
+    server.set("rl:p:gcra:{alice}", &current_state(now as f64, 10.0, text));
+    let peeked = instance.limiter.peek(&policy, &Key::new("alice"), 1).await.unwrap();
+    assert_eq!(peeked.retry_after(), Some(60 * second));
+}
+
+/// A lease that has ended is charged when it ended: until then, and from then on, the bucket drains what is above a lower quota.
+#[tokio::test]
+async fn what_is_above_a_lower_quota_drains_before_a_lease_ends_and_after() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let instance = Instance::new(&pool, &clock);
+    let policy = |burst| Policy::new("p", Quota::per_second(1).burst(burst));
+    let now = u64::try_from(clock.now().as_micros()).unwrap();
+    // Three units twenty seconds ago, one leased until ten seconds ago, and fifty above.
+    let text = format!("{},1,0;0;0;50,5,0", (now - 10_000_000) / SLOT - 2);
+    server.set("rl:p:gcra:{alice}", &current_state((now - 20_000_000) as f64, 3.0, text));
+    assert_eq!(instance.take(&policy(5), 1).await.remaining(), Some(4));
+    // Of those, 7 drained before the lease ended, and 9 after its unit.
+    assert_eq!(instance.remaining(&policy(100)).await, 100 - (50 - 7 - 9) - 1);
 }
 
 /// The length of a slot of leases in microseconds.

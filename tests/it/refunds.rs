@@ -326,3 +326,43 @@ async fn a_refund_in_the_middle_of_a_long_log_removes_the_oldest_units() {
     clock.set(started + hour + milli * 4);
     assert_eq!(remaining().await, Some(12));
 }
+
+/// Where refunds of 18 years are summed up, the sum starts again: then no earlier charge is refunded, nor one of that microsecond.
+#[tokio::test]
+async fn after_many_years_of_refunds_no_earlier_charge_is_refunded() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let policy = Policy::new("p", Quota::new(1, Duration::from_secs(400 * 86_400)).burst(40));
+    for (store, limiter) in both(&server, &clock).await {
+        let key = Key::new("alice");
+        let charge = async |units| limiter.check(&policy, &key, units).await.unwrap();
+        let refund = async |decision: &Decision, units| {
+            limiter.refund(decision, units).await.unwrap().remaining().unwrap()
+        };
+        let (large, small) = (charge(20).await, charge(2).await);
+        assert_eq!(refund(&large, 20).await, 38, "{store}");
+        assert_eq!(refund(&small, 2).await, 38, "{store}");
+        clock.advance(Duration::from_micros(1));
+        let later = charge(2).await;
+        assert_eq!(refund(&later, 2).await, 38, "{store}");
+    }
+}
+
+/// An operator's refund moves the bucket by what it takes to drain the units, without the steps.
+#[tokio::test]
+async fn an_operators_refund_leaves_a_later_charge_of_a_stepped_bucket_to_its_client() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let second = Duration::from_secs(1);
+    // Two units every twenty seconds.
+    let bucket = TokenBucket::new().refill_every(20 * second);
+    let policy = Policy::new("p", Quota::new(10, 100 * second)).algorithm(bucket);
+    for (store, limiter) in both(&server, &clock).await {
+        let key = Key::new("alice");
+        limiter.check(&policy, &key, 3).await.unwrap();
+        let latest = limiter.check(&policy, &key, 3).await.unwrap();
+        limiter.operator().refund_latest(&policy, &key, 1).await.unwrap();
+        clock.advance(20 * second);
+        assert_eq!(limiter.refund(&latest, 3).await.unwrap().remaining(), Some(10), "{store}");
+    }
+}

@@ -582,20 +582,45 @@ async fn a_ttl_is_at_most_twice_as_long_as_its_state_matters() {
 
 /// As an earlier release wrote it, without the end of its TTL.
 #[tokio::test]
-async fn a_refund_keeps_the_ttl_of_a_state_in_version_1() {
+async fn a_refund_of_a_state_in_version_1_has_a_ttl() {
     let (server, limiter) = on_redis().await;
-    let policy = Policy::new("p", Quota::per_hour(10)).algorithm(FixedWindow::anchored());
-    let charged = limiter.check(&policy, &Key::new("alice"), 3).await.unwrap();
-    let state: Vec<u8> = server.command(&["GET", "rl:p:fixed-window:{alice}"]);
-    let first = [&[1][..], &state[1..17]].concat();
-    let mut set = redis::cmd("SET");
-    let () = set
-        .arg("rl:p:fixed-window:{alice}")
-        .arg(first)
-        .arg("KEEPTTL")
-        .query(&mut server.connection())
-        .unwrap();
-    assert_eq!(limiter.refund(&charged, 1).await.unwrap().remaining(), Some(8));
-    let ttl: i64 = server.command(&["PTTL", "rl:p:fixed-window:{alice}"]);
-    assert!(ttl > 3_000_000, "{ttl}");
+    let policy = || Policy::new("p", Quota::per_hour(10));
+    let policies = [
+        ("fixed-window", policy().algorithm(FixedWindow::anchored()), 3_000_000),
+        // After an hour, a full bucket is new again.
+        ("token-bucket", policy().algorithm(TokenBucket::new().starting_at(5)), 10_000_000),
+    ];
+    for (name, policy, least) in policies {
+        let charged = limiter.check(&policy, &Key::new("alice"), 3).await.unwrap();
+        let key = format!("rl:p:{name}:{{alice}}");
+        let state: Vec<u8> = server.command(&["GET", &key]);
+        let first = [&[1][..], &state[1..17]].concat();
+        let mut set = redis::cmd("SET");
+        let () = set.arg(&key).arg(first).arg("KEEPTTL").query(&mut server.connection()).unwrap();
+        let before = charged.remaining().unwrap();
+        assert_eq!(limiter.refund(&charged, 1).await.unwrap().remaining(), Some(before + 1), "{name}");
+        let ttl: i64 = server.command(&["PTTL", &key]);
+        assert!(ttl > least, "{name}: {ttl}");
+    }
+}
+
+/// A batch reads the keys of all its decisions. Each is written beside what its own key held.
+#[tokio::test]
+async fn new_keys_of_a_batch_have_a_ttl_of_their_own() {
+    let (server, limiter) = on_redis().await;
+    let queue = || LeakyBucket::queue(Duration::from_secs(43_200));
+    let policy = |name: &str, quota| Policy::new(name, quota).algorithm(queue());
+    let (hourly, daily) = (policy("hourly", Quota::per_hour(10)), policy("daily", Quota::per_day(10)));
+    let both = |key: &str| [Charge::new(&hourly, &Key::new(key), 1), Charge::new(&daily, &Key::new(key), 1)];
+    limiter.check_all(&both("alice")).await.unwrap();
+    let others: Vec<_> = ["alice", "bob", "carol"].map(both).into_iter().collect();
+    for decided in join_all(others.iter().map(|charges| limiter.check_all(charges))).await {
+        assert!(!decided.unwrap().is_denied());
+    }
+    for key in ["alice", "bob", "carol"] {
+        for (name, seconds) in [("hourly", 360), ("daily", 8_640)] {
+            let ttl: i64 = server.command(&["PTTL", &format!("rl:{name}:leaky-bucket:{{{key}}}")]);
+            assert!((seconds * 1_000..=seconds * 5_000).contains(&ttl), "{name}, {key}: {ttl}");
+        }
+    }
 }

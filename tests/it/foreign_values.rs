@@ -554,6 +554,24 @@ async fn what_an_algorithm_does_not_write_is_a_foreign_value() {
     }
 }
 
+#[tokio::test]
+async fn a_time_that_no_decision_writes_is_a_foreign_value() {
+    let server = RedisServer::start();
+    let client = Client::new(&server);
+    let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
+    for (algorithm, policy) in
+        policies().into_iter().filter(|(of, _)| !["sliding-log", "concurrency"].contains(of))
+    {
+        for time in [-1.0, 0.5, 1_700_000_000_000_000.5, f64::NAN, f64::INFINITY, -f64::INFINITY] {
+            let () = client.run(["FLUSHALL"]);
+            server.set(&format!("rl:p:{algorithm}:{{alice}}"), &current_state(time, 3.0, ""));
+            let decided = limiter.check(&policy, &Key::new("alice"), 1).await;
+            let kind = decided.as_ref().err().map(Error::kind);
+            assert_eq!(kind, Some(ErrorKind::ForeignValue), "{policy:?}, {time}: {decided:?}");
+        }
+    }
+}
+
 /// A wait of nothing would admit the request.
 #[tokio::test]
 async fn entries_of_a_log_that_are_not_in_order_are_a_foreign_value() {

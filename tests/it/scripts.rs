@@ -624,3 +624,43 @@ async fn new_keys_of_a_batch_have_a_ttl_of_their_own() {
         }
     }
 }
+
+/// Those without a state have the same outcome, which is computed once.
+#[tokio::test]
+async fn a_batch_tells_new_keys_from_those_with_a_state() {
+    let (_server, limiter) = on_redis().await;
+    let algorithms = [
+        Policy::new("gcra", Quota::per_day(100)),
+        Policy::new("window", Quota::per_day(100)).algorithm(FixedWindow::anchored()),
+        Policy::new("cells", Quota::per_day(100)).algorithm(SlidingWindow::new()),
+    ];
+    for policy in algorithms {
+        limiter.check(&policy, &Key::new(3), 5).await.unwrap();
+        let keys = [1, 2, 3, 4, 5].map(Key::new);
+        let decided = join_all(keys.iter().map(|key| limiter.check(&policy, key, 1))).await;
+        let remaining: Vec<_> = decided.into_iter().map(|decided| decided.unwrap().remaining()).collect();
+        assert_eq!(remaining, [99, 99, 94, 99, 99].map(Some), "{policy:?}");
+        for (key, remaining) in keys.iter().zip(remaining) {
+            assert_eq!(limiter.peek(&policy, key, 0).await.unwrap().remaining(), remaining, "{policy:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_a_batch_shares_has_the_longest_ttl_that_its_charges_want() {
+    let (server, limiter) = on_redis().await;
+    let policy = |name: &str| Policy::new(name, Quota::per_day(100));
+    let (tenants, pool) = (policy("tenants"), policy("pool"));
+    let both =
+        |tenant: u64| [Charge::new(&tenants, &Key::new(tenant), 1), Charge::new(&pool, &Key::new("all"), 1)];
+    for round in 1..=4 {
+        let charges: Vec<_> = (0..8).map(both).collect();
+        for decided in join_all(charges.iter().map(|charges| limiter.check_all(charges))).await {
+            assert!(decided.unwrap().is_admitted());
+        }
+        let ttl: i64 = server.command(&["PTTL", "rl:pool:gcra:{all}"]);
+        // Each unit counts for 864 seconds, and a TTL is up to twice as long as that.
+        let needed = round * 8 * 864_000;
+        assert!((needed - 1_000..=2 * needed + 1_000).contains(&ttl), "{round}: {ttl}");
+    }
+}

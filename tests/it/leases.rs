@@ -912,7 +912,7 @@ async fn a_debt_beside_leased_units_stays_owed_and_leased_units_do_not_become_on
 }
 
 #[tokio::test]
-async fn a_lease_that_is_returned_leaves_those_of_other_instances() {
+async fn a_lease_that_is_returned_leaves_the_units_of_other_instances() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());
     let policy = Policy::new("p", Quota::per_hour(1_000)).max_lease(50);

@@ -10,7 +10,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, settings};
+use support::{RedisServer, on_redis_with_clock, settings};
 use tower_ratelimit::{
     Decision, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
@@ -291,15 +291,7 @@ fn what_was_not_refunded_keeps_within_the_limit_on_redis() {
 /// Where a log has more than 1,000 entries before a charge and after it, a refund takes the oldest units instead.
 #[tokio::test]
 async fn a_refund_in_the_middle_of_a_long_log_removes_the_oldest_units() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings()
-        .manual_clock(clock.clone())
-        .deny_cache(Duration::ZERO)
-        .connect(&server.url())
-        .await
-        .unwrap();
-    let limiter = Limiter::new(redis);
+    let (_server, clock, limiter) = on_redis_with_clock().await;
     let (hour, milli) = (Duration::from_secs(3_600), Duration::from_millis(1));
     let policy = Policy::new("log", Quota::new(4_400, hour)).algorithm(SlidingLog::new());
     let key = Key::new("all");

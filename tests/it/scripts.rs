@@ -606,7 +606,7 @@ async fn a_refund_of_a_state_in_version_1_has_a_ttl() {
 
 /// A batch reads the keys of all its decisions. Each is written beside what its own key held.
 #[tokio::test]
-async fn new_keys_of_a_batch_have_a_ttl_of_their_own() {
+async fn each_new_key_of_a_batch_has_a_ttl() {
     let (server, limiter) = on_redis().await;
     let queue = || LeakyBucket::queue(Duration::from_secs(43_200));
     let policy = |name: &str, quota| Policy::new(name, quota).algorithm(queue());

@@ -6,7 +6,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, current_thread, settings, size};
+use support::{RedisServer, current_thread, settings, size, stores_with_clock};
 use tower_ratelimit::{
     Key, Limiter, MemoryStore, Policy, Quota, algorithm::SlidingWindow, store::ManualClock,
 };
@@ -161,17 +161,10 @@ fn current<T>(future: impl Future<Output = Result<T, tower_ratelimit::Error>>) -
 /// A state with a cell for each of the most segments, and the sliding one.
 #[tokio::test]
 async fn the_most_segments_are_stored() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings()
-        .manual_clock(clock.clone())
-        .deny_cache(Duration::ZERO)
-        .connect(&server.url())
-        .await
-        .unwrap();
+    let (_server, clock, redis, memory) = stores_with_clock().await;
     let quota = Quota::new(5_000, Duration::from_secs(1_000));
     let policy = Policy::new("most", quota).algorithm(SlidingWindow::new().segments(1_000));
-    for limiter in [Limiter::new(redis), Limiter::new(MemoryStore::with_clock(clock.clone()))] {
+    for limiter in [Limiter::new(redis), Limiter::new(memory)] {
         let mut decided = Vec::new();
         for _ in 0..1_003 {
             decided.push(limiter.check(&policy, &Key::new("all"), 1).await.unwrap().remaining());

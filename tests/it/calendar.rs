@@ -28,7 +28,8 @@ const WEEKDAYS: [Weekday; 7] = [
 /// A second, in microseconds.
 const SECOND: u64 = 1_000_000;
 /// 2031-03-31T23:59:00Z.
-const LATE_IN_MARCH: u64 = 1_932_767_940 * SECOND;
+const LATE_IN_MARCH: u64 = APRIL - 60 * SECOND;
+const APRIL: u64 = 1_932_768_000 * SECOND;
 
 fn alice() -> Key {
     Key::new("alice")
@@ -215,6 +216,18 @@ async fn the_servers_clock_decides_in_which_window_a_charge_falls() {
     // Back by a year: as with each algorithm, a clock that steps back does not fill the quota.
     time.set(LATE_IN_MARCH + 348 * month);
     assert!(!take(&one, &policy).await.is_admitted());
+}
+
+/// An instance asks for March until its call is back.
+#[tokio::test]
+async fn a_month_begins_in_its_first_microsecond() {
+    let (_server, time, [limiter, _]) = instances().await;
+    let policy = closed(Policy::new("plan", Quota::per_month(10)));
+    assert!(limiter.check(&policy, &alice(), 10).await.unwrap().is_admitted());
+    for (now, is_admitted) in [(APRIL - 1, false), (APRIL, true)] {
+        time.set(now);
+        assert_eq!(take(&limiter, &policy).await.is_admitted(), is_admitted, "{now}");
+    }
 }
 
 /// The same for the windows that pay for a debt of March.

@@ -325,11 +325,12 @@ async fn a_batch_charges_each_key_once() {
     let policy = Policy::new("p", Quota::per_day(100)).headroom(Sheddable, Headroom::Units(3));
     let refunded = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
     limiter.refund(&refunded, 1).await.unwrap();
-    let charges = ["alice", "bob", "carol"]
+    // The first call is sent alone, and the others together while it is under way.
+    let charges = ["dave", "alice", "bob", "carol"]
         .map(|key| [Charge::new(&policy, &Key::new(key), 1).with_criticality(Sheddable)]);
     let decided = join_all(charges.iter().map(|charge| limiter.check_all(charge))).await;
     assert!(decided.into_iter().all(|decided| decided.unwrap().is_admitted()));
-    for key in ["alice", "bob", "carol"] {
+    for key in ["alice", "bob", "carol", "dave"] {
         let peeked = limiter.peek(&policy, &Key::new(key), 0).await.unwrap();
         assert_eq!(peeked.remaining(), Some(99), "{key}");
     }

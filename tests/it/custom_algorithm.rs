@@ -101,13 +101,20 @@ async fn a_lua_file_that_denies_a_cost_of_0_is_an_error() {
     assert!(!limiter.check(&denies, &Key::new("alice"), 1).await.unwrap().is_admitted());
     let error = limiter.peek(&denies, &Key::new("alice"), 0).await.unwrap_err();
     assert!(error.to_string().contains("the algorithm mine must admit a cost of 0"), "{error}");
+    let stores = "return 0, 9, 5, 0, 0, 1000000, now, 1";
+    let lua =
+        format!("return {{ decide = function(_, cost) if cost == 0 then return 0, 9, 0 end {stores} end }}");
+    let admits = policy("stores-no-zero", lua);
+    assert!(limiter.peek(&admits, &Key::new("alice"), 0).await.unwrap().is_admitted());
+    assert!(limiter.check(&admits, &Key::new("alice"), 1).await.unwrap().is_admitted());
 }
 
 /// The functions of a file that admits everything, with `refund`.
 fn with_refund(refund: &str) -> String {
     format!(
         "return {{ decide = function(_, cost, time, count)
-           local used = (time and count or 0) + cost
+           local used = cost
+           if time then used = used + count end
            return 0, 9, used, 0, 0, 1000000, now, used
          end, {refund} }}"
     )
@@ -132,6 +139,21 @@ async fn an_invalid_refund_is_an_error_and_leaves_the_state() {
         let used = limiter.peek(&policy, &key, 0).await.unwrap().outcomes()[0].reset_after();
         assert_eq!(used, Duration::from_micros(3), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_policy_that_the_algorithm_does_not_take_refunds_nothing() {
+    let (_server, limiter) = on_redis().await;
+    let lua = with_refund(
+        "refund = function() return 5, now, 1 end,
+         policy = function() error('RATELIMIT-ALGORITHM too few', 0) end",
+    );
+    let (policy, key) = (policy("mine", lua), Key::new("alice"));
+    let errors = [
+        limiter.check(&policy, &key, 1).await.unwrap_err(),
+        limiter.operator().refund_latest(&policy, &key, 1).await.unwrap_err(),
+    ];
+    assert!(errors.iter().all(|error| error.to_string().contains("too few")), "{errors:?}");
 }
 
 #[tokio::test]

@@ -980,14 +980,14 @@ async fn what_is_above_a_lower_quota_drains_before_a_lease_ends_and_after() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());
     let instance = Instance::new(&pool, &clock);
-    let policy = |burst| Policy::new("p", Quota::per_second(1).burst(burst));
+    let policy = |burst| Policy::new("p", Quota::new(3, Duration::from_secs(4)).burst(burst));
     let now = u64::try_from(clock.now().as_micros()).unwrap();
     // Three units twenty seconds ago, one leased until ten seconds ago, and fifty above.
     let text = format!("{},1,0;0;0;50,5,0", (now - 10_000_000) / SLOT - 2);
     server.set("rl:p:gcra:{alice}", &current_state((now - 20_000_000) as f64, 3.0, text));
     assert_eq!(instance.take(&policy(5), 1).await.remaining(), Some(4));
-    // Of those, 7 drained before the lease ended, and 9 after its unit.
-    assert_eq!(instance.remaining(&policy(100)).await, 100 - (50 - 7 - 9) - 1);
+    // Of those, 4 drained before the lease ended, and 6 after its unit.
+    assert_eq!(instance.remaining(&policy(100)).await, 100 - (50 - 4 - 6) - 1);
 }
 
 /// The length of a slot of leases in microseconds.

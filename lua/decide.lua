@@ -49,9 +49,9 @@ while at <= last_number do
   -- Whether admit() may make them: it writes strings immediately.
   local is_plain = change == 0 and charges == 1 and records == width and is_shared == 0 and not some_exist
   for i = 1, is_plain and width or 0 do
-    local rule, made = rules[numbers[at + 5 + 5 * i]], numbers[at + 8 + 5 * i]
+    local rule, holder, made = rules[numbers[at + 5 + 5 * i]], numbers[at + 7 + 5 * i], numbers[at + 8 + 5 * i]
     local has_headroom = made >= SHADOW and numbers[at + 9 + 5 * i] > 0
-    if rule.algorithm.store or made == DENIED or made == STAMP or has_headroom then
+    if rule.algorithm.store or holder > 0 or made == DENIED or made == STAMP or has_headroom then
       is_plain = false
     end
   end

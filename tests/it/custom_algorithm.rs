@@ -9,8 +9,8 @@ use std::time::Duration;
 use example::DayAndNight;
 use support::{InLua, RedisServer, day, on_redis, redis_store, settings, store, table::rows};
 use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow,
-    store::ManualClock,
+    Charge, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Reservation,
+    algorithm::FixedWindow, settlement::SettlementSecret, store::ManualClock,
 };
 
 pub(crate) fn reports() -> Policy {
@@ -154,6 +154,23 @@ async fn a_policy_that_the_algorithm_does_not_take_refunds_nothing() {
         limiter.operator().refund_latest(&policy, &key, 1).await.unwrap_err(),
     ];
     assert!(errors.iter().all(|error| error.to_string().contains("too few")), "{errors:?}");
+}
+
+#[tokio::test]
+async fn a_settlement_that_fails_is_not_settled_for_the_rest_of_its_batch() {
+    let (_server, limiter) = on_redis().await;
+    let fails =
+        policy("mine", with_refund("refund = function() error('RATELIMIT-ALGORITHM too bad', 0) end"));
+    let decision = limiter.check(&fails, &Key::new("alice"), 3).await.unwrap();
+    let (secret, lifetime) = (SettlementSecret::new([7; 32]), Duration::from_secs(60));
+    let token = Reservation::new(&limiter, &decision).into_token(&secret, lifetime).unwrap();
+    let policies = [fails.clone()];
+    let settle = || limiter.settle_token(&secret, &token, &policies, 0);
+    // The first call is sent alone, and the others together while it is under way.
+    let (_, first, second) = tokio::join!(limiter.peek(&fails, &Key::new("bob"), 0), settle(), settle());
+    for error in [first.unwrap_err(), second.unwrap_err()] {
+        assert!(error.to_string().contains("too bad"), "{error}");
+    }
 }
 
 #[tokio::test]

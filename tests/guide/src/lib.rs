@@ -31,6 +31,7 @@ guides! {
     migration
     operations
     outgoing
+    overload
     quickstart
     redis
     servers

@@ -22,7 +22,7 @@ local size = #keys
 -- sliding    the functions of the sliding window, once they are needed
 -- sharing    of decisions that share keys, nil for none: `made`, how many of the run are made; `held`, what the keys hold, with
 --            what is to be written; `ttls`, by key, its TTL, or true to keep the one of the key; `heads`, their first records;
---            `left`, by key, whether a decision on it is left: then so are the later ones; and `read`, what stands for `held`
+--            `left`, by key, whether a decision on it is left: then so are the later ones; and `read`, the values by charge
 -- shared     the numbers of the keys of the run's decisions, if they share keys
 local held, plans, reply, only, errors, left, sliding, sharing, shared
 -- The last charge of a run.
@@ -54,7 +54,7 @@ while place < others do
         sharing = { made = 0, held = held or call('MGET', unpack(keys)), ttls = {}, heads = {}, left = {} }
         sharing.read = setmetatable({}, { __index = function(_, k)
           local q = shared[k]
-          -- No state has no bytes.
+          -- An empty value is no state, so the decision is left.
           return sharing.left[q] and '' or sharing.held[q]
         end })
       end

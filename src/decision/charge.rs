@@ -254,7 +254,8 @@ impl Charge {
         self.key == other.key && self.policy.name() == other.policy.name()
     }
 
-    /// Takes the larger cost, the lower criticality and the stricter denial if `other` has the same key and an equal policy. `false` if it has not.
+    /// Takes the larger cost and the lower criticality if `other` has the same key and an equal policy, and degrades only if both do.
+    /// `false` if it has not.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
         let is_same = self.key == other.key && self.policy == other.policy;
         if is_same {
@@ -355,7 +356,7 @@ impl Charge {
     /// assert_eq!(limiter.check_all(&charges).await?.degraded().count(), 0);
     /// let second = limiter.check_all(&charges).await?;
     /// assert!(second.is_admitted());
-    /// assert_eq!(second.degraded().next().unwrap().policy().name(), "large-model");
+    /// assert!(second.degraded().map(|outcome| outcome.policy().name()).eq(["large-model"]));
     /// assert_eq!(limiter.peek(&requests, &alice, 0).await?.remaining(), Some(7));
     /// # Ok(())
     /// # }

@@ -115,7 +115,5 @@ fn count(decision: &Decision) {
 
 /// Records the share of its quota that the key of `outcome` has used.
 fn record_use(metrics: &PolicyMetrics<'_>, outcome: &Outcome) {
-    let policy = outcome.policy();
-    let used = policy.capacity().saturating_sub(outcome.remaining_for_all());
-    metrics.used(used, policy.capacity_without_debt());
+    metrics.used(outcome.used(), outcome.policy().capacity_without_debt());
 }

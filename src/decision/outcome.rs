@@ -185,6 +185,11 @@ impl Outcome {
         self
     }
 
+    /// A denial of `charge`, which the store could not decide, so that the request goes on without it.
+    pub(crate) fn undecided(charge: &Charge) -> Self {
+        Self::new(charge, Verdict::deny(None), 0, Duration::ZERO)
+    }
+
     /// This outcome as one of a charge that degrades, if its policy is among these.
     pub(crate) fn degrading(mut self, policies: &[Policy]) -> Self {
         if policies.iter().any(|policy| policy.is(self.policy())) {

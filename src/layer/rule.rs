@@ -267,7 +267,7 @@ impl Rule {
     /// }));
     /// for (status, degraded) in [(200, None), (200, Some(r#""recommendations""#)), (200, Some(r#""recommendations""#)), (429, None)] {
     ///     let response = service.clone().oneshot(Request::new(String::new())).await?;
-    ///     let header = response.headers().get("x-ratelimit-degraded").map(|header| header.to_str().unwrap());
+    ///     let header = response.headers().get("x-ratelimit-degraded").map(|header| header.to_str()).transpose()?;
     ///     assert_eq!((response.status().as_u16(), header), (status, degraded));
     /// }
     /// # Ok(())

@@ -59,9 +59,8 @@ use crate::{
 /// `..` resolved, repeated slashes merged, and slashes at the start and the end trimmed. For example,
 /// `/login/`, `//login` and `/%6Cogin` get the rules of `/login`, in addition to the rules of the route they
 /// match as written, or of [`fallback`](Self::fallback). Routes with the same normalized form are one route.
-/// If two of these rules have the same key and policy, the larger cost is charged, as critical as the less critical one, it degrades
-/// only if both do, and a response counts if
-/// it [counts](Rule::count_if) for one of them.
+/// If two of these rules have the same key and policy, they make one charge, with the larger cost and the lower criticality. It
+/// degrades only if both do, and a response counts if it [counts](Rule::count_if) for one of them.
 ///
 /// All readings of a path together may have 64 KiB, which paths that are not made for it do not reach. A
 /// request with more is rejected with 400. Otherwise its path alone could cost milliseconds.

@@ -19,7 +19,7 @@ pub(crate) fn deny_early(
     limiter: &Limiter,
     charges: impl Iterator<Item = Charge>,
 ) -> Answer<Option<Decision>> {
-    // A permit may be released at any moment, and a shadow denies nothing.
+    // A permit may be released at any moment, and some charges never deny.
     let charges: Vec<_> = charges.filter(|charge| !charge.needs_permit() && !charge.never_denies()).collect();
     if charges.is_empty() || charges.len() > MAX_CHARGES || has_duplicate_key(&charges) {
         return Answer::ready(Ok(None));

@@ -398,8 +398,9 @@ pub(super) const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limi
 pub(super) const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(super) const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
 pub(super) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// Lists the policies that denied the request, of layers that only report.
+/// Lists the policies of the denied charges without which the request goes on.
 pub(super) const X_DEGRADED: HeaderName = HeaderName::from_static("x-ratelimit-degraded");
+/// Lists the policies that denied the request, of layers that only report.
 pub(super) const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
 
 /// `Retry-After` in milliseconds, as some clients of APIs read it.

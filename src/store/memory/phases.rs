@@ -125,7 +125,7 @@ impl<'a> Phases<'a> {
         self.items.iter().map(planned).collect()
     }
 
-    /// Whether all charges are admitted, except those that are shadows.
+    /// Whether all charges are admitted, except those that never deny.
     pub(super) fn admits(&self, plans: &[Planned]) -> bool {
         let mut items = self.items.iter().zip(plans);
         items.all(|(item, planned)| planned.is_admitted() || item.charge.never_denies())

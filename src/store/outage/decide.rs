@@ -69,10 +69,7 @@ impl LocalCounts<dyn Store> {
             let is_closed = charge.policy().settings().failure_mode == FailureMode::Closed;
             is_closed && charge.degrades() && charge.cost() > 0 && action.spec().denies
         };
-        let closed = all
-            .iter()
-            .filter(is_closed)
-            .map(|charge| Outcome::new(charge, Verdict::deny(None), 0, Duration::ZERO));
+        let closed = all.iter().filter(is_closed).map(Outcome::undecided);
         let charged = !local.is_denied() && action != Action::Peek;
         let is_owed = !error.kind().may_have_charged();
         let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
@@ -223,16 +220,19 @@ pub(crate) const fn is_local(mode: FailureMode) -> bool {
     matches!(mode, FailureMode::Local { .. })
 }
 
-/// The strictest failure mode of the policies. One that [degrades](Charge::degrades) the request rejects nothing.
+/// The strictest failure mode of the policies, without shadows. One that [degrades](Charge::degrades) the request rejects nothing, so
+/// with `Closed` it is decided here too.
 pub(crate) fn mode(charges: &[Charge]) -> FailureMode {
-    let mode = |charge: &Charge| charge.policy().settings().failure_mode;
-    let is_closed = |charge: &Charge| !charge.never_denies() && mode(charge) == FailureMode::Closed;
-    if charges.iter().any(is_closed) {
-        return FailureMode::Closed;
-    }
-    let is_decided = |charge: &&Charge| match mode(charge) {
-        FailureMode::Closed => charge.degrades(),
-        mode => is_local(mode) && (!charge.never_denies() || charge.degrades()),
+    let modes = charges.iter().filter(|charge| !charge.is_shadow()).map(|charge| {
+        match charge.policy().settings().failure_mode {
+            FailureMode::Closed if charge.degrades() => FailureMode::Local { instances: 0 },
+            mode => mode,
+        }
+    });
+    let strictness = |mode: &FailureMode| match mode {
+        FailureMode::Open => 0,
+        FailureMode::Local { .. } => 1,
+        FailureMode::Closed => 2,
     };
-    if charges.iter().any(|charge| is_decided(&charge)) { FailureMode::default() } else { FailureMode::Open }
+    modes.max_by_key(strictness).unwrap_or(FailureMode::Open)
 }

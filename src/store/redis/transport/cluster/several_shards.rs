@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{
     base::{Error, ErrorKind},
-    decision::{Charge, Charges, Decision, Outcome, Verdict},
+    decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::FailureMode,
     store::{
@@ -102,8 +102,7 @@ async fn shard_by_shard(
                 };
                 for &position in positions {
                     let charge = Some(&job.charges[position]).filter(is_left_out);
-                    outcomes[position] =
-                        charge.map(|charge| Outcome::new(charge, Verdict::deny(None), 0, Duration::ZERO));
+                    outcomes[position] = charge.map(Outcome::undecided);
                 }
             }
             Err(error) if is_charge => {

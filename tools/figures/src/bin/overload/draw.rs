@@ -2,62 +2,43 @@
 
 use std::{error::Error, path::Path};
 
-use plotters::{coord::Shift, prelude::*};
+use plotters::prelude::*;
 
-use crate::service::{END, RUSH, Request, SLOW, Sum, capacity, load};
+use crate::{
+    picture::{Area, Picture, QUIET, WIDTH, chart, text},
+    service::{END, RUSH, Request, SLOW, Sum, capacity, load},
+};
 
 const IN_TIME: RGBColor = RGBColor(0x2a, 0x9d, 0x8f);
 const LATE: RGBColor = RGBColor(0xe7, 0x6f, 0x51);
 const DENIED: RGBColor = RGBColor(0xcf, 0xd3, 0xd8);
-const QUIET: RGBColor = RGBColor(0x66, 0x66, 0x66);
 const MOST: f64 = 500.0;
 /// The width of a bar, in seconds.
 const BAR: f64 = 2.0;
-const WIDTH: u32 = 1000;
-const ROW: u32 = 124;
-const HEADER: u32 = 96;
-const FOOTER: u32 = 30;
 
 pub(crate) fn draw(path: &Path, rows: &[(&str, &str, Vec<Request>)]) -> Result<(), Box<dyn Error>> {
-    let height = HEADER + ROW * rows.len() as u32 + FOOTER;
-    let root = SVGBackend::new(path, (WIDTH, height)).into_drawing_area();
-    root.fill(&WHITE)?;
-    root.draw(&Text::new(
-        "An overloaded service, with and without limits: which requests are answered in time",
-        (20, 14),
-        text(20),
-    ))?;
+    let title = "An overloaded service, with and without limits: which requests are answered in time";
+    let shows = "requests a second, by the time at which they were sent; on the right, the share of what was possible";
+    let picture = Picture::new(path, title, shows, rows.len())?;
     let mut x = 20;
     for (color, label, width) in [
         (IN_TIME, "answered within a second", 205),
         (LATE, "answered later, when the client has given up", 320),
         (DENIED, "denied", 135),
     ] {
-        root.draw(&Rectangle::new([(x, 48), (x + 14, 62)], color.filled()))?;
-        root.draw(&Text::new(label, (x + 20, 48), text(14)))?;
+        picture.legend(x, color, label)?;
         x += width;
     }
-    root.draw(&PathElement::new([(x, 55), (x + 24, 55)], BLACK.stroke_width(2)))?;
-    root.draw(&Text::new("capacity of the service", (x + 30, 48), text(14)))?;
-    let what = "requests a second, by the time at which they were sent; on the right, the share of what was possible";
-    root.draw(&Text::new(what, (20, 72), text(13).color(&QUIET)))?;
-    let (_, below) = root.split_vertically(HEADER);
-    let (plots, footer) = below.split_vertically(ROW * rows.len() as u32);
-    let areas = plots.split_evenly((rows.len(), 1));
-    for (place, (area, (name, says, requests))) in areas.iter().zip(rows).enumerate() {
+    picture.root.draw(&PathElement::new([(x, 55), (x + 24, 55)], BLACK.stroke_width(2)))?;
+    picture.root.draw(&Text::new("capacity of the service", (x + 30, 48), text(14)))?;
+    for (place, (area, (name, says, requests))) in picture.rows.iter().zip(rows).enumerate() {
         row(area, name, says, requests, place == 0)?;
     }
-    footer.draw(&Text::new("seconds", (560, 6), text(13).color(&QUIET)))?;
-    root.present()?;
-    Ok(())
-}
-
-fn text(size: i32) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&BLACK)
+    Ok(picture.root.present()?)
 }
 
 fn row(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    area: &Area<'_>,
     name: &str,
     says: &str,
     requests: &[Request],
@@ -67,22 +48,7 @@ fn row(
     label.draw(&Text::new(name.to_owned(), (20, 38), text(17)))?;
     label.draw(&Text::new(says.to_owned(), (20, 62), text(12).color(&QUIET)))?;
     let (plot, total) = rest.split_horizontally(WIDTH - 210 - 90);
-    let mut chart = ChartBuilder::on(&plot)
-        .margin_top(8)
-        .x_label_area_size(18)
-        .y_label_area_size(34)
-        .build_cartesian_2d(0.0..END, 0.0..MOST)?;
-    let whole = |value: &f64| format!("{value:.0}");
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(BLACK.mix(0.12))
-        .x_labels(10)
-        .y_labels(5)
-        .x_label_formatter(&whole)
-        .y_label_formatter(&whole)
-        .draw()?;
+    let mut chart = chart(&plot, 0, END, MOST)?;
     for bar in 0..(END / BAR) as u32 {
         let (from, to) = (f64::from(bar) * BAR, f64::from(bar + 1) * BAR);
         let sum = Sum::of(requests, from, to);

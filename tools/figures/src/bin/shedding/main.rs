@@ -13,6 +13,8 @@
 #![allow(clippy::print_stdout, reason = "the tool prints its results")]
 
 mod draw;
+#[path = "../../picture.rs"]
+mod picture;
 mod service;
 
 use std::{error::Error, path::Path};

@@ -54,7 +54,7 @@ while place < others do
         sharing = { made = 0, held = held or call('MGET', unpack(keys)), ttls = {}, heads = {}, left = {} }
         sharing.read = setmetatable({}, { __index = function(_, k)
           local q = shared[k]
-          -- An empty value is no state, so the decision is left.
+          -- An empty value has no state in it, so the decision is left.
           return sharing.left[q] and '' or sharing.held[q]
         end })
       end

@@ -274,3 +274,23 @@ fn denials_of_several_threads_are_all_counted() {
         assert_eq!((entry.denials, entry.error), (80, 0), "{}", entry.key.as_str());
     }
 }
+
+/// A rule that would have let the request go on is not logged where another rule denies it.
+#[tokio::test]
+async fn a_rule_that_degrades_is_logged_where_the_request_went_on_without_it() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let log = limiter.record_denials();
+    let (requests, large) = (day("requests", 2), day("large-model", 1));
+    let alice = Key::new("alice");
+    let charges = [Charge::new(&requests, &alice, 1), Charge::new(&large, &alice, 1).or_degrade()];
+    for denials in
+        [vec![], vec![("large-model", 1, true)], vec![("large-model", 1, true), ("requests", 1, false)]]
+    {
+        limiter.check_all(&charges).await.unwrap();
+        let recent = log.recent();
+        let mut seen: Vec<_> =
+            recent.iter().map(|entry| (entry.policy.name(), entry.denials, entry.is_degraded)).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, denials);
+    }
+}

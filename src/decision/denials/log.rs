@@ -178,7 +178,10 @@ impl DenialLog {
     fn record_each(&self, decision: &Decision) {
         let made_at = decision.made_at().unwrap_or_else(wall_micros);
         let enforced = decision.outcomes().iter().map(|outcome| (outcome, false));
-        let shadows = decision.shadows().iter().map(|outcome| (outcome, outcome.is_shadow()));
+        // A denied request did not go on without a charge.
+        let denied_nothing = |outcome: &&Outcome| outcome.is_shadow() || !decision.is_denied();
+        let shadows = decision.shadows().iter().filter(denied_nothing);
+        let shadows = shadows.map(|outcome| (outcome, outcome.is_shadow()));
         for (outcome, is_shadow) in enforced.chain(shadows).filter(|(outcome, _)| outcome.is_denied()) {
             let hash = outcome.key().secret_hash(&self.0.secret);
             self.0.record(hash, outcome, decision, is_shadow, made_at);

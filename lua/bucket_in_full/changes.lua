@@ -95,13 +95,12 @@ local function lease(bucket, units, at, level, text)
   local elapsed, extra, _
   at, level, elapsed, _, _, extra = open_bucket(bucket, at, level, text)
   extra = extra or read_extra()
-  -- The units are spent later, so their spans end later than one that starts now: this mark refunds less, never more.
-  local mark = now + extra.refunded
+  -- The mark is now. The units are spent later, so their spans end later than one that starts now: this refunds less, never more.
   if units == 0 then
-    return 0, 0, mark
+    return 0, 0, now
   end
   local lasts, name = add_lease(extra, units)
-  return lasts, name, mark, lowered(bucket, at, level, elapsed, extra)
+  return lasts, name, now, lowered(bucket, at, level, elapsed, extra)
 end
 
 return decide_any_bucket, refund, return_lease, lease

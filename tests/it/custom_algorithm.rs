@@ -10,7 +10,9 @@ use example::DayAndNight;
 use support::{InLua, RedisServer, day, on_redis, redis_store, settings, store, table::rows};
 use tower_ratelimit::{
     Charge, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Reservation,
-    algorithm::FixedWindow, settlement::SettlementSecret, store::ManualClock,
+    algorithm::FixedWindow,
+    settlement::SettlementSecret,
+    store::{Action, ManualClock, Store},
 };
 
 pub(crate) fn reports() -> Policy {
@@ -138,6 +140,23 @@ async fn an_invalid_refund_is_an_error_and_leaves_the_state() {
         assert!(error.to_string().contains(message), "{name}: {error}");
         let used = limiter.peek(&policy, &key, 0).await.unwrap().outcomes()[0].reset_after();
         assert_eq!(used, Duration::from_micros(3), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_is_invalid_or_missing_is_an_error() {
+    let server = RedisServer::start();
+    let rows = [
+        ("a text", "renew = function() return 'all' end", "an integer lifetime"),
+        ("no time", "renew = function() return 5 end", "an integer time"),
+        ("no function", "refund = nil", "has no renew"),
+    ];
+    for (name, renew, message) in rows {
+        let store = store(&server).await;
+        let charge = Charge::new(&policy("mine", with_refund(renew)), &Key::new(name), 1);
+        store.decide(Action::Charge, &[charge.clone()]).await.unwrap();
+        let error = store.decide(Action::Renew, &[charge]).await.expect_err(name);
+        assert!(error.to_string().contains(message), "{name}: {error}");
     }
 }
 

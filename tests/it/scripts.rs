@@ -539,6 +539,21 @@ async fn decisions_on_a_shared_key_fail_together_if_it_cannot_be_written_and_alo
     }
 }
 
+#[tokio::test]
+async fn a_decision_before_the_first_change_of_an_unwritable_key_stands() {
+    let (server, limiter) = on_redis().await;
+    let policy = Policy::new("stepped", Quota::per_hour(5)).failure_mode(FailureMode::Closed);
+    let policy = policy.algorithm(TokenBucket::new().refill_every(Duration::from_secs(720)));
+    let (alice, other) = (Key::new("alice"), Key::new("other"));
+    assert!(limiter.check(&policy, &alice, 2).await.unwrap().is_admitted());
+    let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    // The first one is sent alone.
+    let asked = [(&other, 0), (&alice, 4), (&alice, 1), (&alice, 3)];
+    let decided = join_all(asked.iter().map(|(key, cost)| limiter.check(&policy, key, *cost))).await;
+    let denied: Vec<_> = decided.into_iter().map(|one| one.map(|one| one.is_denied()).ok()).collect();
+    assert_eq!(denied, [Some(false), Some(true), None, None]);
+}
+
 /// A TTL is at most twice as long as a state matters, and no shorter, also where a state has a text or is leased.
 #[tokio::test]
 async fn a_ttl_is_at_most_twice_as_long_as_its_state_matters() {

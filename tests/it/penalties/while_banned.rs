@@ -179,6 +179,33 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
     }
 }
 
+/// What a shadow denies is no reason to deny the request without the ban.
+#[tokio::test]
+async fn a_full_redis_fails_a_request_that_only_an_unwritten_ban_denies() {
+    let (server, limiter) = on_redis().await;
+    let closed = |name: &str, limit| day(name, limit).failure_mode(FailureMode::Closed);
+    let (policy, shadow) = (closed("p", 3).penalty(Penalty::after(1, HOUR)), closed("shadow", 1).shadow());
+    let (alice, other) = (Key::new("alice"), Key::new("other"));
+    limiter.check(&policy, &alice, 2).await.unwrap();
+    assert!(ask(&limiter, &shadow, &alice).await.is_admitted());
+    let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let charges = [
+        // The first one is sent alone.
+        vec![Charge::new(&policy, &other, 0)],
+        vec![Charge::new(&policy, &alice, 2)],
+        vec![Charge::new(&policy, &alice, 1)],
+        vec![Charge::new(&policy, &alice, 1), Charge::new(&shadow, &alice, 1)],
+    ];
+    let decided =
+        futures_util::future::join_all(charges.iter().map(|charges| limiter.check_all(charges))).await;
+    let [_, banning, banned, beside] = decided.try_into().unwrap();
+    assert!(banning.is_ok_and(|denied| denied.is_denied() && denied.banned_for().is_none()));
+    for failed in [banned, beside] {
+        let error = failed.unwrap_err();
+        assert!(error.to_string().ends_with("(OOM)"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_read_only_server_fails_a_denial_that_must_be_counted() {
     let (server, limiter) = on_redis().await;

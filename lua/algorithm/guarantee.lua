@@ -2,9 +2,8 @@
   Guarantee: a bucket of what a client may take of a pool even where others have borrowed all but the headroom (the committed rate
   of two-rate marking, RFC 2698 and RFC 4115).
 
-  It is a bucket as in include/bucket.lua that never has more credit than the pool has units: a key without a state, which may be
-  a lost one, has none; and a clock that steps back takes back what was credited since, as it does in the pool. "Guarantees" in
-  lua/README.md says why.
+  It is a bucket as in include/bucket.lua without credit at first, because a key without a state may be a lost one. It must never
+  have more credit than the pool has units: see "Guarantees" in lua/README.md.
 
   State     the time of the level; the level.
   Arguments the period in microseconds and the units that drain in it, in lowest terms; the burst in units; the debt, if

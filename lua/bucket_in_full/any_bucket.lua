@@ -19,7 +19,7 @@ local function open_bucket(bucket, at, level, text)
   if initial and at and at <= now and leased == 0 then
     -- A key counts as new again after it was full for as long as an empty bucket takes to fill.
     local all = level + (extra and extra.above or 0)
-    if now - at >= drain_time(bucket, all) + drain_time(bucket, bucket.burst) then
+    if now - at >= drain_time(bucket, all) + (bucket.kept or drain_time(bucket, bucket.burst)) then
       at = false
       if extra then
         extra.above = 0
@@ -30,6 +30,11 @@ local function open_bucket(bucket, at, level, text)
     at, level = now, 0
     if initial then
       level, stale = bucket.burst - initial, true
+      if bucket.kept and bucket.debt then
+        -- A new guarantee has nothing, not even debt.
+        extra = extra or read_extra()
+        level, extra.owed = level + bucket.debt, bucket.debt
+      end
     end
   elseif at > now then
     at, stale = now, true
@@ -115,7 +120,7 @@ local function decide_any_bucket(bucket, cost, at, level, text)
   if stale then
     lifetime = reset
     if bucket.initial then
-      lifetime = lifetime + drain_time(bucket, bucket.burst)
+      lifetime = lifetime + (bucket.kept or drain_time(bucket, bucket.burst))
     end
     if extra then
       lifetime, at, text = write_extra(bucket, extra, lifetime, at, level)

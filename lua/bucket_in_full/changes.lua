@@ -16,7 +16,7 @@ local function lowered(bucket, at, level, elapsed, extra)
     return REMOVE
   end
   if bucket.initial then
-    reset = reset + drain_time(bucket, bucket.burst)
+    reset = reset + (bucket.kept or drain_time(bucket, bucket.burst))
   end
   local lifetime, stored, text = write_extra(bucket, extra, reset, at, level)
   return lifetime, stored, level, text
@@ -29,7 +29,7 @@ local function refund(bucket, units, made, mark, at, level, text)
   local elapsed, extra, _
   at, level, elapsed, _, _, extra = open_bucket(bucket, at, level, text)
   extra = extra or read_extra()
-  local time = drain_time(bucket, units, true)
+  local time, returned = drain_time(bucket, units, true), units
   if made then
     -- The front and the charge's age; a stepped bucket drains in whole periods only.
     local front, age = now, now - made
@@ -43,9 +43,9 @@ local function refund(bucket, units, made, mark, at, level, text)
       return nil
     end
     if refundable < time then
-      time = refundable
+      time, returned = refundable, (muldiv(refundable, bucket.units, bucket.period))
       if bucket.stepped then
-        units = (muldiv(refundable, bucket.units, bucket.period))
+        units = returned
       else
         -- Drain the bucket for that much longer.
         extra.real_from = math.max(extra.real_from or 0, at)
@@ -57,7 +57,7 @@ local function refund(bucket, units, made, mark, at, level, text)
     end
   else
     units = math.min(units, level)
-    time = drain_time(bucket, units, true)
+    time, returned = drain_time(bucket, units, true), units
   end
   extra.refunded = extra.refunded + time
   if extra.refunded > MAX_REFUNDED then
@@ -68,7 +68,8 @@ local function refund(bucket, units, made, mark, at, level, text)
     -- The bucket is empty. A refund never goes below that, so units cannot be saved up.
     at, level, elapsed = now, 0, 0
   end
-  return lowered(bucket, at, level, elapsed, extra)
+  local lifetime, stored, left, its_text = lowered(bucket, at, level, elapsed, extra)
+  return lifetime, stored, left, its_text, returned
 end
 
 local function return_lease(bucket, units, spent, name, at, level, text)

@@ -24,6 +24,9 @@
     main           of a charge against the penalty of another charge, the place of that one; otherwise false
     denied         whether an earlier call denied that one
     headroom       the units that must remain
+    guarantee      the charge of the guarantee that lifts the headroom if it fits
+    pool           of a guarantee whose units are refunded, the charge of its pool
+    returned       the whole units that a refund has returned
     k              the index of its key
     units          those that are planned, and what decide() returned for them
 ]]
@@ -46,8 +49,13 @@ local function open_run(at)
     run[i] = {
       rule = rules[rule], holder = ARGV[holder], reset_mark = -holder, cost = cost, made = made, made_mark = mark, shadow = made == SHADOW,
       main = made <= BAN and mark, denied = made == DENIED, headroom = (made == 0 or made == SHADOW) and mark or 0,
-      k = 0, units = 0, retry = 0, remaining = 0, reset = 0, delay = 0, mark = 0, lifetime = 0, time = 0, count = 0, text = 0,
+      guarantee = false, pool = false, returned = 0, k = 0, units = 0, retry = 0, remaining = 0, reset = 0, delay = 0, mark = 0, lifetime = 0, time = 0, count = 0, text = 0,
     }
+    if rules[rule].name == 'guarantee' then
+      run[i].pool = change == 1 and run[i - 1]
+    elseif made > STAMP and i > 1 and run[i - 1].rule.name == 'guarantee' then
+      run[i].guarantee = run[i - 1]
+    end
     if made <= BAN then
       run.counts, run.counts_earlier = run.charges and made ~= COUNTED_LATER, run.counts_earlier or made == DENIED
     elseif made == STAMP then
@@ -76,7 +84,9 @@ local function plan(charge, units)
   local rule = charge.rule
   local time, count, text = state_of(charge.k, rule)
   local retry, remaining, reset, delay, mark, lifetime
-  if units > 0 and charge.headroom > 0 then
+  local guarantee = charge.guarantee
+  local is_guaranteed = guarantee and guarantee.retry == 0 and guarantee.units >= units
+  if units > 0 and charge.headroom > 0 and not is_guaranteed then
     retry, remaining, reset, delay, mark, lifetime, time, count, text = evaluate_beside(charge, units, time, count, text)
   else
     retry, remaining, reset, delay, mark, lifetime, time, count, text =
@@ -135,7 +145,10 @@ local function change(record, charge)
   local time, count, text = state_of(k, rule)
   local lifetime
   if run.change == 'refund' then
-    lifetime, time, count, text = changed(rule.policy, cost, made, charge.made_mark, time, count, text, charge.holder)
+    -- The pool has as much for its guarantees as they may take, so a guarantee gets no more than the pool.
+    cost = charge.pool and math.min(cost, charge.pool.returned) or cost
+    lifetime, time, count, text, charge.returned =
+      changed(rule.policy, cost, made, charge.made_mark, time, count, text, charge.holder)
   else
     lifetime, time, count, text = changed(rule.policy, cost, time, count, text, charge.holder)
   end
@@ -172,6 +185,7 @@ end
 local function change_all(record)
   for i = 1, run.ordinary do
     local charge = run[i]
+    charge.returned = 0
     if run.change == 'ban' and charge.main or run.change ~= 'ban' and charge.cost > 0 then
       change(record, charge)
     end

@@ -47,8 +47,17 @@ impl<T: HasBucket> Counter for T {
         (bucket.wait == 0).then(|| LONGEST_LEASE.saturating_add(bucket.drain_time(units)))
     }
 
+    fn returned(&self, arguments: &[u64], state: &State, now: u64, units: u64, charge: Receipt) -> u64 {
+        let bucket = Self::bucket(arguments);
+        let (time, open) = (bucket.smooth_drain_time(units), bucket.open(Some(state), now));
+        match bucket.refundable(&open, time, charge, now) {
+            refundable if refundable < time => bucket.smooth_drained_in(refundable),
+            _ => units,
+        }
+    }
+
     fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
-        let Bucket { period, units, burst, wait, stepped, initial, debt, room } = Self::bucket(arguments);
+        let Bucket { period, units, burst, wait, stepped, initial, debt, room, .. } = Self::bucket(arguments);
         let is_usual = wait == 0 && !stepped && initial == burst && room == 0;
         is_usual.then(|| match debt {
             0 => vec![usual::BUCKET, period, units, burst],
@@ -94,6 +103,8 @@ pub struct Bucket {
     pub(super) debt: u64,
     /// The units by which this charge may exceed the burst: the debt for a debit, otherwise 0.
     pub(super) room: u64,
+    /// Of a guarantee, the microseconds for which it is remembered once it is full; otherwise 0.
+    pub(super) kept: u64,
 }
 
 /// The state of a bucket as of now.
@@ -112,7 +123,7 @@ struct OpenBucket {
 impl Bucket {
     /// Creates a bucket that drains continuously, admits the whole burst at first and has no delays.
     pub(super) const fn continuous(period: u64, units: u64, burst: u64) -> Self {
-        Self { period, units, burst, wait: 0, stepped: false, initial: burst, debt: 0, room: 0 }
+        Self { period, units, burst, wait: 0, stepped: false, initial: burst, debt: 0, room: 0, kept: 0 }
     }
 
     /// Sets the debt, if the arguments of a policy name one. The arguments of debits have one more.
@@ -165,9 +176,8 @@ impl Bucket {
         self.lower(open, units, self.smooth_drain_time(units), now);
     }
 
-    /// Refunds what is still in the bucket of a charge. `None` if nothing is.
-    fn refund(&self, open: &mut OpenBucket, mut units: u64, charge: Receipt, now: u64) -> Option<()> {
-        let mut time = self.smooth_drain_time(units);
+    /// Returns how much of `time`, in which a charge drains, can be refunded.
+    fn refundable(&self, open: &OpenBucket, time: u64, charge: Receipt, now: u64) -> u64 {
         // A stepped bucket drains in whole periods only: its front is its last step, and the charge is older
         // by the rest of its period.
         let (mut front, mut age) = (now, now.saturating_sub(charge.made));
@@ -175,10 +185,19 @@ impl Bucket {
             (front, age) = (open.at, age.div_ceil(self.period).saturating_mul(self.period));
         }
         let ahead = charge.mark.saturating_sub(open.extra.refunds.by).saturating_sub(front);
-        // The larger of the two refundable parts, in microseconds.
-        let refundable = ahead.max(time.saturating_sub(age));
         let alive = (open.extra.refunds.since + 1..=now).contains(&charge.made);
-        if refundable == 0 || !alive || now - charge.made >= self.max_drain_time() {
+        if !alive || now - charge.made >= self.max_drain_time() {
+            return 0;
+        }
+        // The larger of the two refundable parts.
+        ahead.max(time.saturating_sub(age))
+    }
+
+    /// Refunds what is still in the bucket of a charge. `None` if nothing is.
+    fn refund(&self, open: &mut OpenBucket, mut units: u64, charge: Receipt, now: u64) -> Option<()> {
+        let mut time = self.smooth_drain_time(units);
+        let refundable = self.refundable(open, time, charge, now);
+        if refundable == 0 {
             return None;
         }
         if refundable < time {
@@ -279,7 +298,7 @@ impl Bucket {
     #[inline(always)]
     fn lifetime(&self, reset: u64, extra: Extra) -> u64 {
         // A key that starts below its burst must be remembered until it may count as new again.
-        let lifetime = if self.initial < self.burst { reset + self.drain_time(self.burst) } else { reset };
+        let lifetime = if self.initial < self.burst { reset + self.remembered() } else { reset };
         let is_refunded = extra.refunds != Refunds::default();
         let lifetime = if is_refunded { lifetime.max(self.max_drain_time()) } else { lifetime };
         if extra.above == 0 { lifetime } else { lifetime.saturating_add(self.drain_time(extra.above)) }
@@ -313,6 +332,11 @@ impl Bucket {
                 level = self.burst - self.initial;
                 stale = level > 0;
                 extra.above = 0;
+                if self.kept > 0 {
+                    // A new guarantee has nothing, not even debt.
+                    level += self.debt;
+                    extra.owed = self.debt;
+                }
             }
             Some(state) if state.at > now => {
                 level = state.count;
@@ -377,14 +401,17 @@ impl Bucket {
         (self.period, self.units)
     }
 
-    /// Whether a key with `above` units above its level counts as new again: it was full for as long as an
-    /// empty bucket takes to fill.
+    /// Whether a key with `above` units above its level counts as new again.
     #[inline(always)]
     fn is_forgotten(&self, state: Count, above: u64, now: u64) -> bool {
         self.initial < self.burst
             && state.at <= now
-            && now - state.at
-                >= self.drain_time(state.count + above).saturating_add(self.drain_time(self.burst))
+            && now - state.at >= self.drain_time(state.count + above).saturating_add(self.remembered())
+    }
+
+    /// The microseconds after which a full key counts as new again: those in which an empty bucket fills, or those of a guarantee.
+    fn remembered(&self) -> u64 {
+        if self.kept > 0 { self.kept } else { self.drain_time(self.burst) }
     }
 
     /// Returns the microseconds in which `level` units drain.

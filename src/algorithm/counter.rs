@@ -59,6 +59,11 @@ pub trait Counter: Send + Sync {
         false
     }
 
+    /// Returns how many whole units a refund of `units` of the charge with this receipt returns.
+    fn returned(&self, _arguments: &[u64], _state: &State, _now: u64, _units: u64, _charge: Receipt) -> u64 {
+        0
+    }
+
     /// Returns the numbers by which `lua/usual.lua` makes the usual decisions: one of [`usual`], and those
     /// that it names. `None` if that script makes no decisions of this policy.
     fn usual(&self, _arguments: &[u64]) -> Option<Vec<u64>> {

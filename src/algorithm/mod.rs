@@ -89,6 +89,7 @@ mod contract;
 pub(crate) mod counter;
 mod fixed_window;
 mod gcra;
+pub(crate) mod guarantee;
 mod leaky_bucket;
 pub(crate) mod penalty;
 pub mod recipes;
@@ -120,6 +121,7 @@ pub(crate) fn built_in() -> &'static [Box<dyn Algorithm>] {
             Box::new(Concurrency::new()),
             Box::new(FixedWindow::anchored()),
             Box::new(Gcra::new()),
+            Box::new(guarantee::Guarantee),
             Box::new(LeakyBucket::meter()),
             Box::new(SlidingLog::new()),
             Box::new(SlidingWindow::new()),

@@ -13,7 +13,7 @@ use std::{
 use super::unit::RuleUnit;
 use crate::{
     algorithm::twin::Receipt,
-    base::random::random,
+    base::{Error, random::random},
     key::Key,
     policy::{Criticality, Policy},
 };
@@ -365,6 +365,49 @@ impl Charge {
     pub const fn or_degrade(mut self) -> Self {
         self.degrades = true;
         self
+    }
+
+    /// A charge of the same units on the guarantee that `key` has in the pool of this charge, at the quota of `policy`. Decide both
+    /// together. In a layer, use [`Rule::guarantee`](crate::Rule::guarantee), which says more.
+    ///
+    /// Where it fits, this charge leaves no [headroom](Self::headroom). Where it does not, the units are borrowed if that much
+    /// remains beside the headroom, and the guarantee is not charged. [`Decision::shadows`](crate::Decision::shadows) has its outcome.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`Rule::guarantee`](crate::Rule::guarantee) panics.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Criticality, Key, Limiter, MemoryStore, Policy, Quota, policy::Headroom};
+    /// use tower_ratelimit::store::ManualClock;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let clock = ManualClock::new();
+    /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    /// let vendor = Policy::new("vendor", Quota::per_minute(10)).headroom(Criticality::Sheddable, Headroom::Units(4));
+    /// let tenant = Policy::new("tenant", Quota::per_minute(5).burst(2));
+    /// let call = async |name: &str| {
+    ///     let pool = Charge::new(&vendor, &Key::new("all"), 1).with_criticality(Criticality::Sheddable);
+    ///     let guarantee = pool.guarantee(&tenant, &Key::new(name))?;
+    ///     Ok::<_, tower_ratelimit::Error>(limiter.check_all(&[pool, guarantee]).await?.is_admitted())
+    /// };
+    /// // The first one borrows what others leave, but for the headroom. A minute later it has a guarantee.
+    /// assert!(call("acme").await?);
+    /// clock.advance(std::time::Duration::from_secs(60));
+    /// for _ in 0..6 {
+    ///     assert!(call("crawler").await?);
+    /// }
+    /// assert!(!call("crawler").await?);
+    /// assert!(call("acme").await? && call("acme").await? && !call("acme").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn guarantee(&self, policy: &Policy, key: &Key) -> Result<Self, Error> {
+        let charge = Self::of(policy.guarantee_in(&self.policy)?, Key::join([&self.key, key]), self.cost);
+        Ok(charge.by_rule(self.rule(), self.unit))
     }
 
     /// Whether the request [goes on](Self::or_degrade) if this charge is denied. `false` if the policy is a

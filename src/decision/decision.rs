@@ -113,6 +113,14 @@ impl Decision {
             outcomes.sort_by_key(Outcome::never_denies);
         }
         let enforced = outcomes.len() - shadows;
+        let (denying, others) = outcomes.split_at_mut(enforced);
+        for guarantee in others.iter().filter(|one| one.policy().pool().is_some()) {
+            let is_its_pool = |one: &&mut Outcome| guarantee.policy().pool() == Some(one.policy().tag());
+            if let (Some(wait), Some(pool)) = (guarantee.retry_after(), denying.iter_mut().find(is_its_pool))
+            {
+                pool.wait_at_most(wait);
+            }
+        }
         let severity = |verdict: &Verdict| match *verdict {
             Verdict::Admit => (0, Duration::ZERO),
             Verdict::Delay(delay) => (1, delay),

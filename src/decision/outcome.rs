@@ -271,6 +271,13 @@ impl Outcome {
         self
     }
 
+    /// Makes the wait of a denial at most this, after which a guarantee fits.
+    pub(super) fn wait_at_most(&mut self, most: Duration) {
+        if let Verdict::Deny { retry_after } = &mut self.verdict {
+            *retry_after = Some(retry_after.map_or(most, |wait| wait.min(most)));
+        }
+    }
+
     /// This outcome of a refund as a denial with this wait.
     pub(crate) const fn denying(mut self, retry_after: Duration) -> Self {
         (self.verdict, self.granted) = (Verdict::Deny { retry_after: Some(retry_after) }, 0);

@@ -328,7 +328,7 @@ impl Key {
     }
 
     /// The keys that were [joined](Self::join). `None` if this key is not a join, or if they are not known.
-    pub(super) fn parts(&self) -> Option<Vec<Self>> {
+    pub(crate) fn parts(&self) -> Option<Vec<Self>> {
         if !is_join(self.as_str()) {
             return None;
         }
@@ -398,6 +398,14 @@ impl Key {
     pub(crate) fn split_preflight(&self) -> (&'static str, &[u8]) {
         let text = self.as_bytes();
         text.strip_prefix(PREFLIGHT.as_bytes()).map_or(("", text), |client| (PREFLIGHT, client))
+    }
+
+    /// The identity of the pool, of a key that joins it with a client's, or as much as is known of it.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn of_pool(&self) -> &[u8] {
+        let (_, joined) = self.split_preflight();
+        let first = |joined| text::parts(str::from_utf8(joined).ok()?)?.first().copied();
+        first(joined).map_or(joined, str::as_bytes)
     }
 
     /// Whether this is the key of a preflight without an identity, which is marked twice.

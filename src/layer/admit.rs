@@ -260,6 +260,9 @@ impl Admit<'_> {
 
     fn denial_of(self, charges: impl Iterator<Item = Charge>) -> Answer<Option<Decision>> {
         let config = &self.context.config;
+        // A guarantee may admit what its pool alone denies.
+        let is_pool = |charge: &Charge| self.context.rule(charge.rule()).is_some_and(Rule::has_guarantee);
+        let charges = charges.filter(|charge| !is_pool(charge));
         match &config.routes {
             Some(_) => deny_early(&config.limiter, merged(charges.collect()).into_iter()),
             None => deny_early(&config.limiter, charges),

@@ -6,7 +6,7 @@ use http::{request::Parts, response};
 
 use super::cost::{Cost, IntoCost, cost};
 use crate::{
-    base::{Answer, Error, ErrorKind, Now},
+    base::{Answer, Error, ErrorKind, Now, valid},
     decision::{Charge, RuleUnit},
     key::{Key, KeyExtractor, Matcher, matcher, preflight_key, required},
     policy::{Criticality, Policy, PolicySource},
@@ -54,6 +54,8 @@ pub struct Rule {
     pub(super) cost: Option<Cost>,
     criticality: Option<CriticalityOf>,
     degrades: bool,
+    /// The key and the policies of guarantees in its pool.
+    guarantee: Option<(Arc<dyn KeyExtractor>, PolicySource)>,
     pub(super) skipped: Vec<Matcher>,
     pub(super) counts: Option<CountIf>,
     pub(super) settles: Option<Settles>,
@@ -91,6 +93,7 @@ impl Rule {
             cost: None,
             criticality: None,
             degrades: false,
+            guarantee: None,
             skipped: Vec::new(),
             counts: None,
             settles: None,
@@ -231,6 +234,98 @@ impl Rule {
     pub fn criticality(mut self, of: impl Fn(&Parts) -> Criticality + Send + Sync + 'static) -> Self {
         self.criticality = Some(Arc::new(of));
         self
+    }
+
+    /// Makes the policy a pool, of which each client has a guarantee: `key` says which client it is, and `policy` the quota. A
+    /// request within its guarantee may use the pool to its last unit. Any other one borrows what is left, down to the pool's
+    /// [headroom](crate::Policy::headroom). So no client can take what is guaranteed to the others, and what they do not use is not
+    /// lost.
+    ///
+    /// Both are decided in one atomic step, also in a Redis Cluster, where a guarantee is in the shard of its pool. A request is
+    /// charged the same [cost](Self::cost) on both, or only on the pool if it borrows. It is
+    /// [`Sheddable`](Criticality::Sheddable), unless [`criticality`](Self::criticality) says otherwise: the most critical requests
+    /// would leave no headroom. A denial has the shorter of the waits for the guarantee and for the pool.
+    ///
+    /// # What is guaranteed
+    ///
+    /// No request within its guarantee is denied by the pool, if
+    ///
+    /// * the quotas of all guarantees are together within the pool's quota;
+    /// * their bursts are together within the headroom, with their [debts](crate::Policy::max_debt) and the units that requests are
+    ///   [settled](Self::reserve) above their reservations;
+    /// * and each burst is at least the cost of a request, and the pool's burst at least the headroom and that cost.
+    ///
+    /// For example, 20 tenants whose calls cost up to 8,000 tokens have bursts of 8,000, so the headroom is 160,000, and the pool's
+    /// burst at least 168,000. The headroom stays unspent as stock. The rate is still used fully while a request waits.
+    ///
+    /// A new client, and one that was silent for a day, has no credit at first: it borrows, and its guarantee starts to count. So
+    /// does a key that Redis has lost. If the clock of Redis steps back, a guarantee may lack up to as many units as the pool gets
+    /// in one period of its quota in lowest terms (1 for 100 a second, 7 for 168,000 a minute): add them to the headroom.
+    ///
+    /// # Panics
+    ///
+    /// If `policy` and the pool are constant and the above cannot hold even for one client, or if one of them is not counted by a
+    /// bucket that drains continuously: other algorithms lose what is left unused. [`try_guarantee`](Self::try_guarantee) gives an
+    /// error instead. If `policy` is chosen per request, the request fails with that error.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Criticality, Header, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, policy::Headroom};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let vendor = Policy::new("vendor", Quota::per_hour(10)).headroom(Criticality::Sheddable, Headroom::Units(8));
+    /// let tenant = Policy::new("tenant", Quota::per_hour(5).burst(4));
+    /// let rule = Rule::new(vendor, Key::new("all")).guarantee(tenant, Header::new("x-tenant"));
+    /// let service = RateLimitLayer::with_rules(MemoryStore::new(), rule);
+    /// let service = service.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// // New clients borrow: two units, because eight are kept.
+    /// for (tenant, status) in [("acme", 200), ("acme", 200), ("acme", 429), ("globex", 429)] {
+    ///     let request = Request::get("/").header("x-tenant", tenant).body(String::new())?;
+    ///     assert_eq!(service.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn guarantee(self, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
+        valid(self.try_guarantee(policy, key))
+    }
+
+    /// The fallible form of [`guarantee`](Self::guarantee), for quotas read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`guarantee`](Self::guarantee) panics.
+    pub fn try_guarantee(
+        mut self,
+        policy: impl Into<PolicySource>,
+        key: impl KeyExtractor,
+    ) -> Result<Self, Error> {
+        let policy = policy.into().guarantee_in(&self.policy)?;
+        self.guarantee = Some((Arc::new((self.key.clone(), key)), policy));
+        self.criticality = self.criticality.or_else(|| Some(Arc::new(|_| Criticality::Sheddable)));
+        Ok(self)
+    }
+
+    /// The rule that charges the guarantee, as this one charges the pool.
+    pub(super) fn of_guarantee(&self) -> Option<Self> {
+        let (key, policy) = self.guarantee.clone()?;
+        Some(Self { key, policy, criticality: None, degrades: false, guarantee: None, ..self.clone() })
+    }
+
+    pub(super) const fn has_guarantee(&self) -> bool {
+        self.guarantee.is_some()
+    }
+
+    /// The key of the guarantee.
+    fn guaranteed(&self) -> Option<Arc<dyn KeyExtractor>> {
+        self.guarantee.as_ref().map(|(key, _)| key.clone())
     }
 
     /// Lets a request go on that this rule denies: it is charged by the other rules and not by this one, and its handler extracts
@@ -547,6 +642,7 @@ impl Rule {
             && is_same(&self.cost, &other.cost)
             && is_same(&self.criticality, &other.criticality)
             && self.degrades == other.degrades
+            && is_same(&self.guaranteed(), &other.guaranteed())
             && is_same(&self.counts, &other.counts)
             && self.settles == other.settles
             && self.unit == other.unit

@@ -186,6 +186,9 @@ impl Rules {
     }
 
     fn add(mut self, scope: Scope, rule: Rule) -> Self {
+        if let Some(guarantee) = rule.of_guarantee() {
+            self.rules.push((scope.clone(), guarantee));
+        }
         self.rules.push((scope, rule));
         self
     }

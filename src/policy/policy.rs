@@ -1,6 +1,7 @@
 //! [`Policy`]: a quota with a name, and the algorithm that counts it.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     hash::BuildHasher as _,
     sync::{
@@ -23,7 +24,7 @@ use crate::algorithm::counter::Calendar;
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyHandles;
 use crate::{
-    algorithm::{Algorithm, Concurrency, Gcra, Replenishment},
+    algorithm::{Algorithm, Concurrency, Gcra, Replenishment, counter::usual, guarantee::Guarantee},
     base::{Error, Quota, random::hasher, valid, watched},
     key::Key,
 };
@@ -79,6 +80,8 @@ pub(super) struct PolicyData {
     counts_debits: bool,
     /// See [`Policy::resets`]. Made for the first reset or refund.
     resets: OnceLock<Policy>,
+    /// See [`Policy::guarantee_in`]. That of the first pool.
+    guarantee: OnceLock<Policy>,
     #[cfg(feature = "metrics")]
     handles: PolicyHandles,
 }
@@ -93,6 +96,8 @@ struct PolicyName {
     label: Box<str>,
     /// See [`Policy::tag`].
     tag: u64,
+    /// See [`Policy::pool`].
+    pool: Option<u64>,
 }
 
 const MAX_NAME: usize = 64;
@@ -364,7 +369,84 @@ impl Policy {
     #[cold]
     fn is_rolled_out_to(&self, key: &Key) -> bool {
         let (_, client) = key.split_preflight();
-        place(self.name(), client) < self.0.settings.enforced_keys()
+        self.0.settings.enforced > 0.0 && place(self.name(), client) < self.0.settings.enforced_keys()
+    }
+
+    /// The internal policy that counts what a client may always take of `pool`: at this policy's quota. It denies nothing, and where
+    /// it admits, the charge on the pool leaves no headroom.
+    ///
+    /// Both are buckets that drain continuously, so units that are left unused stay in the pool: if the quotas of all guarantees are
+    /// within the pool's rate, and their bursts within its headroom, then the pool has the units of each.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if that cannot hold even for this guarantee alone.
+    pub(crate) fn guarantee_in(&self, pool: &Self) -> Result<Self, Error> {
+        let known = self.0.guarantee.get().filter(|known| known.pool() == Some(pool.tag()));
+        if let Some(known) = known {
+            return Ok(known.clone());
+        }
+        let (name, its_name) = (self.name(), pool.name());
+        let (Some([period, units, burst]), Some([its_period, its_units, capacity])) =
+            (self.continuous_bucket(), pool.continuous_bucket())
+        else {
+            return Err(invalid!(
+                "{name:?} cannot be a guarantee in {its_name:?}: count both by `Gcra`, or a `TokenBucket` or `LeakyBucket::meter` \
+                 without steps, start or queue, because others lose what is left unused there"
+            ));
+        };
+        let (burst, headroom) = (burst + self.settings().max_debt, pool.headroom_of(Criticality::Sheddable));
+        if burst > headroom {
+            return Err(invalid!(
+                "the guarantee {name:?} has {burst} units with its debt, and {its_name:?} keeps {headroom}: set \
+                 `Policy::headroom` for `Sheddable` to the sum of all guarantees at least"
+            ));
+        }
+        if headroom >= capacity {
+            return Err(invalid!(
+                "{its_name:?} keeps all of its {capacity} units for guarantees, so nobody can borrow: raise its burst, or \
+                 lower `Policy::headroom`"
+            ));
+        }
+        if u128::from(units) * u128::from(its_period) > u128::from(its_units) * u128::from(period) {
+            return Err(invalid!("the guarantee {name:?} is more than the quota of {its_name:?}"));
+        }
+        let of = |policy: &Self| {
+            policy.label().split_once(':').map_or_else(String::new, |(name, _)| name.to_owned())
+        };
+        let label: Box<str> = format!("{}%@{}:{}", of(self), of(pool), Guarantee.name()).into();
+        let name = PolicyName {
+            tag: hasher().hash_one(&*label),
+            label,
+            pool: Some(pool.tag()),
+            ..self.0.name.clone()
+        };
+        let settings = PolicySettings {
+            algorithm: Arc::new(Guarantee),
+            failure_mode: pool.settings().failure_mode,
+            max_lease: None,
+            penalty: None,
+            headroom: BTreeMap::new(),
+            enforced: 0.0,
+            ..self.settings().clone()
+        };
+        let guarantee = Self::build(name, settings)?;
+        let _ = self.0.guarantee.set(guarantee.clone());
+        Ok(guarantee)
+    }
+
+    /// The period, the units that drain in it and the burst of a bucket that drains continuously, starts full and does not queue.
+    fn continuous_bucket(&self) -> Option<[u64; 3]> {
+        match self.settings().algorithm.counter()?.usual(self.arguments())?[..] {
+            [usual::BUCKET | usual::DEBT, period, units, burst, ..] => Some([period, units, burst]),
+            _ => None,
+        }
+    }
+
+    /// The [tag](Self::tag) of the pool in which this is a guarantee.
+    #[inline]
+    pub(crate) fn pool(&self) -> Option<u64> {
+        self.0.name.pool
     }
 
     /// The internal policy that counts denials and bans.
@@ -611,6 +693,7 @@ impl PolicyData {
             debits: None,
             counts_debits: false,
             resets: OnceLock::new(),
+            guarantee: OnceLock::new(),
             #[cfg(feature = "metrics")]
             handles: PolicyHandles::new(),
         }
@@ -629,6 +712,7 @@ impl PolicyName {
             quoted: quoted.into(),
             tag: hasher().hash_one(&*label),
             label: label.into(),
+            pool: None,
         }
     }
 }

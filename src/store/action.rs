@@ -1,6 +1,8 @@
 //! What a store does with charges, and the charges that it adds for penalties.
 
-use crate::decision::{Charge, OneOrMany};
+use std::iter;
+
+use crate::decision::{Charge, Charges, OneOrMany};
 
 /// What a store does with charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +73,33 @@ impl Action {
         matches!(self, Self::Charge | Self::Peek)
     }
 
+    /// `charges` as the stores make them, one after the other: a guarantee comes right before the charge on its pool, which leaves
+    /// headroom unless the guarantee fits; where units are refunded right after it, because it gets at most what the pool gets.
+    #[inline]
+    pub(crate) fn ordered(self, charges: Charges) -> Charges {
+        match charges {
+            Charges::Many(many) if many.iter().any(is_guarantee) => Charges::Many(self.beside_pools(many)),
+            charges => charges,
+        }
+    }
+
+    #[cold]
+    fn beside_pools(self, charges: Vec<Charge>) -> Vec<Charge> {
+        let (mut guarantees, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(is_guarantee);
+        let mut ordered = Vec::with_capacity(guarantees.len() + others.len());
+        for charge in others {
+            let of_pool = |one: &Charge| one.policy().pool() == Some(charge.policy().tag());
+            let guarantee = guarantees.iter().position(of_pool).map(|at| guarantees.remove(at));
+            let at = ordered.len() + usize::from(self == Self::Refund);
+            ordered.extend(iter::once(charge));
+            guarantee.into_iter().for_each(|guarantee| ordered.insert(at, guarantee));
+        }
+        // Nothing is refunded to the pools of these.
+        let is_refund = self == Self::Refund;
+        ordered.extend(guarantees.into_iter().map(|one| if is_refund { one.with_cost(0) } else { one }));
+        ordered
+    }
+
     /// The name in a span.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -88,6 +117,10 @@ impl Action {
     pub(crate) const fn charges_units(self) -> bool {
         self.spec().charges
     }
+}
+
+fn is_guarantee(charge: &Charge) -> bool {
+    charge.policy().pool().is_some()
 }
 
 /// A charge against the [penalty](crate::Policy::penalty) of a policy. It reports whether the key is banned,

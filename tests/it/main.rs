@@ -27,6 +27,7 @@ mod examples;
 mod failure_ladder;
 mod foreign_code;
 mod foreign_values;
+mod guarantees;
 mod hash;
 mod hostile;
 mod kept_futures;

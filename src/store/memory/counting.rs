@@ -2,7 +2,7 @@
 
 use crate::{
     algorithm::{
-        Algorithm, Twin,
+        Algorithm, Receipt, Twin,
         checked_twin::{Custom, Mistake},
         counter::{Change, Charged, Counter, Plan},
         state::State,
@@ -74,6 +74,14 @@ impl<'a> Counting<'a> {
                 self.custom(*twin, now).refund(state, units, self.charge.receipt())
             }
             (Form::Custom(twin), Change::Renew(..)) => self.custom(*twin, now).renew(state, units),
+        }
+    }
+
+    /// How many whole units a refund of `units` returns. 0 for a custom algorithm, which no guarantee needs.
+    pub(super) fn returned(&self, state: &State, now: u64, units: u64, receipt: Receipt) -> u64 {
+        match &self.form {
+            Form::BuiltIn(counter) => counter.returned(self.arguments(), state, now, units, receipt),
+            Form::Custom(_) => 0,
         }
     }
 

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     algorithm::{
+        Receipt,
         counter::{Change, Plan},
         penalty::Strikes,
         state::State,
@@ -88,8 +89,15 @@ impl<'a> Phases<'a> {
                 Some(strikes(penalty).ban(state, now, penalty.charge.cost()))
             });
         }
-        for item in self.items.iter().filter(|item| item.charge.cost() > 0) {
-            let (units, holder) = (item.charge.cost(), item.charge.holder());
+        // The units that the charge before has got.
+        let mut returned = 0;
+        for (at, item) in self.items.iter().enumerate() {
+            let most = if item.charge.policy().pool().is_some() { returned } else { u64::MAX };
+            let (units, holder) = (item.charge.cost().min(most), item.charge.holder());
+            returned = 0;
+            if units == 0 {
+                continue;
+            }
             let change = match (self.spec.change, item.charge.receipt()) {
                 // The charge is from before the last reset of its key.
                 (Some(StateChange::Refund), Some(receipt))
@@ -97,7 +105,12 @@ impl<'a> Phases<'a> {
                 {
                     continue;
                 }
-                (Some(StateChange::Refund), Some(receipt)) => Change::RefundOf(units, receipt),
+                (Some(StateChange::Refund), Some(receipt)) => {
+                    if self.items.get(at + 1).is_some_and(|next| next.is_guarantee_in(item)) {
+                        returned = item.returned(guards, units, receipt);
+                    }
+                    Change::RefundOf(units, receipt)
+                }
                 (Some(StateChange::Refund), None) => Change::Refund(units, holder),
                 (Some(StateChange::Renew), _) => Change::Renew(units, holder),
                 (Some(StateChange::Ban) | None, _) => continue,
@@ -109,20 +122,36 @@ impl<'a> Phases<'a> {
 
     /// The second phase: plans each charge.
     pub(super) fn plan(&self, guards: &mut Guards<'_>) -> Result<Vec<Planned>, Error> {
-        let planned = |item: &Item<'_>| {
-            if self.spec.change.is_some() {
-                return item.plan(guards, 0);
+        let mut plans: Vec<Planned> = Vec::with_capacity(self.items.len());
+        for item in &self.items {
+            plans.push(match self.spec.change {
+                Some(_) => item.plan(guards, 0)?,
+                None => self.plan_one(guards, item, &plans)?,
+            });
+        }
+        Ok(plans)
+    }
+
+    /// Plans a charge after those before it.
+    fn plan_one(
+        &self,
+        guards: &mut Guards<'_>,
+        item: &Item<'_>,
+        before: &[Planned],
+    ) -> Result<Planned, Error> {
+        let guarantee = before.last().zip(before.len().checked_sub(1).and_then(|at| self.items.get(at)));
+        let is_guaranteed = guarantee.is_some_and(|(planned, guarantee)| {
+            guarantee.is_guarantee_in(item) && planned.is_admitted() && planned.units >= item.charge.cost()
+        });
+        let leaves_headroom = self.leaves_headroom && !is_guaranteed;
+        let headroom = if leaves_headroom { item.charge.bounded_headroom() } else { 0 };
+        let planned = item.plan_beside(guards, item.charge.bounded_cost(), headroom)?;
+        match self.spec.least {
+            Some(least) if !planned.is_admitted() => {
+                item.plan(guards, planned.plan.before.remaining.max(least))
             }
-            let headroom = if self.leaves_headroom { item.charge.bounded_headroom() } else { 0 };
-            let planned = item.plan_beside(guards, item.charge.bounded_cost(), headroom)?;
-            match self.spec.least {
-                Some(least) if !planned.is_admitted() => {
-                    item.plan(guards, planned.plan.before.remaining.max(least))
-                }
-                _ => Ok(planned),
-            }
-        };
-        self.items.iter().map(planned).collect()
+            _ => Ok(planned),
+        }
     }
 
     /// Whether all charges are admitted, except those that never deny.
@@ -201,6 +230,16 @@ impl Item<'_> {
     fn plan_beside(&self, guards: &mut Guards<'_>, units: u64, headroom: u64) -> Result<Planned, Error> {
         let planned = self.plan(guards, units + headroom)?;
         if headroom > 0 && planned.is_admitted() { self.plan(guards, units) } else { Ok(planned) }
+    }
+
+    fn is_guarantee_in(&self, pool: &Item<'_>) -> bool {
+        self.charge.policy().pool() == Some(pool.charge.policy().tag())
+    }
+
+    /// How many whole units a refund of `units` returns.
+    fn returned(&self, guards: &mut Guards<'_>, units: u64, receipt: Receipt) -> u64 {
+        let now = guards.now;
+        guards.state(self.location).map_or(0, |state| self.counting.returned(state, now, units, receipt))
     }
 
     /// Whether this denial is only for the sake of the headroom.

@@ -165,6 +165,14 @@ impl MemoryStore {
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
+        let ordered;
+        let charges = match charges {
+            [_, _, ..] => {
+                ordered = action.ordered(charges.into());
+                &*ordered
+            }
+            one => one,
+        };
         let spec = action.spec();
         let penalties = PenaltyCharge::of(action, charges);
         let all = charges.iter().chain(penalties.iter().map(|penalty| &penalty.charge));

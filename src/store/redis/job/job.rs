@@ -162,6 +162,7 @@ impl Job {
         deadline: Duration,
         link: Arc<dyn Decides>,
     ) -> Self {
+        let charges = action.ordered(charges);
         Self {
             action,
             penalties: PenaltyCharge::of(action, &charges),

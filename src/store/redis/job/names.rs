@@ -39,7 +39,7 @@ impl KeyNames {
     /// identity contains no braces, so these never collide. The mark of a preflight is behind the braces, so
     /// the key is in its client's slot, and the client's bans hold for it.
     pub(crate) fn name(&self, policy: &Policy, key: &Key) -> String {
-        let name = [self.start(policy).concat().as_bytes(), &self.end(key).concat()].concat();
+        let name = [self.start(policy).concat().as_bytes(), &self.end(policy, key).concat()].concat();
         String::from_utf8(name).unwrap_or_default()
     }
 
@@ -49,10 +49,11 @@ impl KeyNames {
     }
 
     /// The rest of a Redis key, in parts.
-    pub(crate) fn end<'a>(&'a self, key: &'a Key) -> [&'a [u8]; 3] {
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "only a Cluster has shards"))]
+    pub(crate) fn end<'a>(&'a self, policy: &Policy, key: &'a Key) -> [&'a [u8]; 3] {
         #[cfg(feature = "cluster")]
         if let Some(shards) = &self.shards {
-            return [shards.tag(shards.of(key)).as_bytes(), b"}:", key.as_bytes()];
+            return [shards.tag(shards.of(policy, key)).as_bytes(), b"}:", key.as_bytes()];
         }
         let (mark, identity) = key.split_preflight();
         [identity, b"}", mark.as_bytes()]

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::key::Key;
+use crate::{key::Key, policy::Policy};
 
 /// The hash slots of a Cluster.
 const SLOTS: usize = 16_384;
@@ -49,9 +49,10 @@ impl Shards {
         self.tags.len()
     }
 
-    /// The shard of an identity.
-    pub(crate) fn of(&self, key: &Key) -> usize {
-        slot(key.split_preflight().1) * self.count() / SLOTS
+    /// The shard of an identity; of a guarantee, that of its pool.
+    pub(crate) fn of(&self, policy: &Policy, key: &Key) -> usize {
+        let identity = if policy.pool().is_some() { key.of_pool() } else { key.split_preflight().1 };
+        slot(identity) * self.count() / SLOTS
     }
 
     /// The hash tag of a shard.
@@ -89,6 +90,11 @@ const CRC16: [u16; 256] = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Quota;
+
+    fn policy() -> Policy {
+        Policy::new("p", Quota::per_second(1))
+    }
 
     #[test]
     fn slots_match_redis_cluster() {
@@ -140,7 +146,7 @@ mod tests {
         ];
         assert_eq!(tags, expected);
         for (identity, expected) in [("alice", 0), ("user-1", 12), ("203.0.113.7", 8), ("2001:db8::1", 3)] {
-            assert_eq!(shards.of(&Key::new(identity)), expected, "{identity}");
+            assert_eq!(shards.of(&policy(), &Key::new(identity)), expected, "{identity}");
         }
     }
 
@@ -155,7 +161,7 @@ mod tests {
         for (form, name) in forms.iter().enumerate() {
             let shards = Shards::new(16);
             let mut owned = [0; 16];
-            (0..16_000).for_each(|number| owned[shards.of(&Key::new(name(number)))] += 1);
+            (0..16_000).for_each(|number| owned[shards.of(&policy(), &Key::new(name(number)))] += 1);
             assert!(owned.iter().all(|owned| (800..1_200).contains(owned)), "form {form}: {owned:?}");
         }
     }

@@ -169,7 +169,7 @@ fn write_names(command: &mut Cmd, keys: &Keys<'_>) {
             }
         }
         name.text.truncate(name.start);
-        job.names.end(key).iter().for_each(|part| name.text.extend_from_slice(part));
+        job.names.end(policy, key).iter().for_each(|part| name.text.extend_from_slice(part));
         command.write_arg(&name.text);
     }
 }

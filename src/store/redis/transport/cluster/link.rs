@@ -14,7 +14,6 @@ use super::{
 use crate::{
     base::{Answer, Error},
     decision::{Charge, Decision},
-    key::Key,
     store::redis::{
         job::{Decides, Fate, Job, Shards},
         transport::{
@@ -51,7 +50,7 @@ const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 impl Decides for ClusterLink {
     fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
         Some(Box::pin(async move {
-            let share_a_shard = |pair: &[Charge]| self.share_a_shard(pair[0].key(), pair[1].key());
+            let share_a_shard = |pair: &[Charge]| self.share_a_shard(&pair[0], &pair[1]);
             if !job.charges.is_empty() && job.charges.windows(2).all(share_a_shard) {
                 self.decide_in_shard(job).await
             } else {
@@ -123,13 +122,16 @@ impl ClusterLink {
 }
 
 impl Sharded for ClusterLink {
-    fn share_a_shard(&self, one: &Key, other: &Key) -> bool {
-        self.shards.of(one) == self.shards.of(other)
+    fn share_a_shard(&self, one: &Charge, other: &Charge) -> bool {
+        self.shards.of(one.policy(), one.key()) == self.shards.of(other.policy(), other.key())
     }
 
     async fn decide_in_shard(&self, job: Arc<Job>) -> Result<Decision, Error> {
         let here = self.runtimes.here()?;
-        let shard = job.charges.first().and_then(|charge| here.shards.get(self.shards.of(charge.key())));
+        let shard = job
+            .charges
+            .first()
+            .and_then(|charge| here.shards.get(self.shards.of(charge.policy(), charge.key())));
         lane::decide(shard.ok_or_else(wire::unexpected)?, job).await
     }
 }

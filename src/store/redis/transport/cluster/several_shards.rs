@@ -10,7 +10,6 @@ use tokio::{
 use crate::{
     base::{Error, ErrorKind},
     decision::{Charge, Charges, Decision, Outcome},
-    key::Key,
     policy::FailureMode,
     store::{
         Action, Counts,
@@ -28,7 +27,7 @@ use crate::{
 /// The shards of a Cluster, whose keys are in one slot each.
 pub(super) trait Sharded: Send + Sync + 'static {
     /// Whether the keys of both identities are in one shard.
-    fn share_a_shard(&self, one: &Key, other: &Key) -> bool;
+    fn share_a_shard(&self, one: &Charge, other: &Charge) -> bool;
 
     /// Makes a decision whose keys are in one shard.
     fn decide_in_shard(&self, job: Arc<Job>) -> impl Future<Output = Result<Decision, Error>> + Send;
@@ -210,11 +209,13 @@ fn count_denials(
 fn by_shard(shards: &impl Sharded, charges: &[Charge]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (position, charge) in charges.iter().enumerate() {
-        match groups.iter_mut().find(|group| shards.share_a_shard(charges[group[0]].key(), charge.key())) {
+        match groups.iter_mut().find(|group| shards.share_a_shard(&charges[group[0]], charge)) {
             Some(group) => group.push(position),
             None => groups.push(vec![position]),
         }
     }
+    // As in the decision of a part.
+    groups.iter_mut().for_each(|group| group.sort_by_key(|&position| charges[position].never_denies()));
     groups
 }
 
@@ -238,6 +239,7 @@ mod tests {
     use super::*;
     use crate::{
         base::{Quota, sync::lock},
+        key::Key,
         policy::Policy,
         store::{MemoryStore, Store},
     };
@@ -268,8 +270,8 @@ mod tests {
     }
 
     impl Sharded for Faulty {
-        fn share_a_shard(&self, one: &Key, other: &Key) -> bool {
-            one == other
+        fn share_a_shard(&self, one: &Charge, other: &Charge) -> bool {
+            one.key() == other.key()
         }
 
         async fn decide_in_shard(&self, job: Arc<Job>) -> Result<Decision, Error> {
@@ -376,8 +378,8 @@ mod tests {
     struct Down(&'static [&'static str]);
 
     impl Sharded for Down {
-        fn share_a_shard(&self, one: &Key, other: &Key) -> bool {
-            one == other
+        fn share_a_shard(&self, one: &Charge, other: &Charge) -> bool {
+            one.key() == other.key()
         }
 
         async fn decide_in_shard(&self, job: Arc<Job>) -> Result<Decision, Error> {

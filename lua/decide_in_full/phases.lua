@@ -126,7 +126,9 @@ end
 -- Refunds or renews a charge, or bans its key.
 local function change(record, charge)
   local rule, cost, made, k = charge.rule, charge.cost, charge.made, charge.k
-  if is_reset_since(charge, made) then
+  -- The pool has as much for its guarantees as they may take, so a guarantee gets no more than the pool.
+  cost = charge.pool and math.min(cost, charge.pool.returned) or cost
+  if cost == 0 and run.change == 'refund' or is_reset_since(charge, made) then
     return
   end
   local changed = function_of(rule, run.change)
@@ -145,10 +147,10 @@ local function change(record, charge)
   local time, count, text = state_of(k, rule)
   local lifetime
   if run.change == 'refund' then
-    -- The pool has as much for its guarantees as they may take, so a guarantee gets no more than the pool.
-    cost = charge.pool and math.min(cost, charge.pool.returned) or cost
-    lifetime, time, count, text, charge.returned =
+    local returned
+    lifetime, time, count, text, returned =
       changed(rule.policy, cost, made, charge.made_mark, time, count, text, charge.holder)
+    charge.returned = returned or 0
   else
     lifetime, time, count, text = changed(rule.policy, cost, time, count, text, charge.holder)
   end

@@ -446,12 +446,20 @@ impl Charge {
     }
 
     /// Whether a denial of the charge does not deny the request: the policy is a [shadow](Self::is_shadow), or the request [goes
-    /// on](Self::or_degrade) without the charge. A store admits a decision if every other charge fits, and makes such a charge only
-    /// if it fits.
+    /// on](Self::or_degrade) without the charge, or it is of a [guarantee](Self::guarantee). A store admits a decision if every other
+    /// charge fits, and makes such a charge only if it fits.
     #[must_use]
     #[inline]
     pub fn never_denies(&self) -> bool {
-        self.degrades || self.is_shadow()
+        self.degrades || self.is_guarantee() || self.is_shadow()
+    }
+
+    /// Whether the charge is of a [guarantee](Self::guarantee). Its denial means that the request borrows from the pool, or is denied
+    /// by it.
+    #[must_use]
+    #[inline]
+    pub fn is_guarantee(&self) -> bool {
+        self.policy.pool().is_some()
     }
 
     /// Whether the units are a permit, in use until it is released.

@@ -470,8 +470,8 @@ impl Decision {
     }
 
     /// The outcomes of the charges that [never deny](crate::Charge::never_denies), in the order of the charges: of
-    /// [shadow](crate::Policy::shadow) policies, and of charges without which the request [goes on](crate::Charge::or_degrade),
-    /// admitted or not.
+    /// [shadow](crate::Policy::shadow) policies, of charges without which the request [goes on](crate::Charge::or_degrade), and of
+    /// [guarantees](crate::Charge::guarantee), admitted or not.
     #[must_use]
     pub fn shadows(&self) -> &[Outcome] {
         self.decided.outcomes.get(self.enforced()..).unwrap_or_default()

@@ -172,7 +172,8 @@ impl Drop for Leased {
     }
 }
 
-const VERDICTS: [&str; 7] = ["admitted", "delayed", "denied", "shadow_denied", "banned", "shed", "degraded"];
+const VERDICTS: [&str; 8] =
+    ["admitted", "delayed", "denied", "shadow_denied", "banned", "shed", "degraded", "borrowed"];
 /// The number of sources whose counters are registered once: today's, and a spare one. The counter of a further
 /// source would be looked up at each use.
 const SOURCES: usize = 6;
@@ -210,6 +211,7 @@ pub(crate) enum Verdict {
     Banned,
     Shed,
     Degraded,
+    Borrowed,
 }
 
 impl PolicyHandles {

@@ -369,7 +369,7 @@ impl Policy {
     #[cold]
     fn is_rolled_out_to(&self, key: &Key) -> bool {
         let (_, client) = key.split_preflight();
-        self.0.settings.enforced > 0.0 && place(self.name(), client) < self.0.settings.enforced_keys()
+        place(self.name(), client) < self.0.settings.enforced_keys()
     }
 
     /// The internal policy that counts what a client may always take of `pool`: at this policy's quota. It denies nothing, and where
@@ -427,7 +427,7 @@ impl Policy {
             max_lease: None,
             penalty: None,
             headroom: BTreeMap::new(),
-            enforced: 0.0,
+            enforced: 1.0,
             ..self.settings().clone()
         };
         let guarantee = Self::build(name, settings)?;

@@ -78,14 +78,17 @@ impl Action {
     #[inline]
     pub(crate) fn ordered(self, charges: Charges) -> Charges {
         match charges {
-            Charges::Many(many) if many.iter().any(is_guarantee) => Charges::Many(self.beside_pools(many)),
+            Charges::Many(many) if many.iter().any(Charge::is_guarantee) => {
+                Charges::Many(self.beside_pools(many))
+            }
+            Charges::One(one) if self == Self::Refund && one.is_guarantee() => one.with_cost(0).into(),
             charges => charges,
         }
     }
 
     #[cold]
     fn beside_pools(self, charges: Vec<Charge>) -> Vec<Charge> {
-        let (mut guarantees, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(is_guarantee);
+        let (mut guarantees, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(Charge::is_guarantee);
         let mut ordered = Vec::with_capacity(guarantees.len() + others.len());
         for charge in others {
             let of_pool = |one: &Charge| one.policy().pool() == Some(charge.policy().tag());
@@ -117,10 +120,6 @@ impl Action {
     pub(crate) const fn charges_units(self) -> bool {
         self.spec().charges
     }
-}
-
-fn is_guarantee(charge: &Charge) -> bool {
-    charge.policy().pool().is_some()
 }
 
 /// A charge against the [penalty](crate::Policy::penalty) of a policy. It reports whether the key is banned,

@@ -27,6 +27,7 @@ async fn call(limiter: &Limiter, pool: &Policy, key: &Key, tenant: &Policy, name
     let charge = Charge::new(pool, key, cost).with_criticality(Sheddable);
     let guarantee = charge.guarantee(tenant, &Key::new(name)).unwrap();
     let decision = limiter.check_all(&[charge, guarantee]).await.unwrap();
+    assert!(decision.failure().is_none(), "{decision:?}");
     let [of_tenant] = decision.shadows() else { unreachable!("there is one guarantee") };
     let (is_guaranteed, credit) = (!of_tenant.verdict().is_denied(), of_tenant.remaining());
     Call { is_guaranteed, credit, decision }
@@ -130,7 +131,8 @@ async fn guarantees_hold(seed: u64, steps: u32, on: &dyn Fn(ManualClock) -> [Lim
             let place = of_slow.filter(|_| random.bool()).unwrap_or_else(|| random.usize(0..made.len()));
             let refunded = made.remove(place);
             let before = limiter.peek(&pool, &key, 0).await.unwrap().remaining().unwrap();
-            limiter.refund(&refunded, random.u64(1..=cost + 3)).await.unwrap();
+            let refunded = limiter.refund(&refunded, random.u64(1..=cost + 3)).await.unwrap();
+            assert!(refunded.failure().is_none(), "{refunded:?}");
             let after = limiter.peek(&pool, &key, 0).await.unwrap().remaining().unwrap();
             exact.level = exact.level.saturating_sub(u128::from(after - before + 1) * u128::from(micros));
         }

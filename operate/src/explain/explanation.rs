@@ -131,6 +131,13 @@ impl ExplainedCharge {
         self.charge.degrades()
     }
 
+    /// Whether it is a guarantee, beyond which a request borrows from the pool: see
+    /// [`Rule::guarantee`](tower_ratelimit::Rule::guarantee).
+    #[must_use]
+    pub fn is_guarantee(&self) -> bool {
+        self.charge.is_guarantee()
+    }
+
     /// The verdict of this policy alone, what remains, and the reset. `None` if the store failed and nothing
     /// else counts the policy.
     #[must_use]

@@ -46,6 +46,8 @@ impl fmt::Display for ExplainedCharge {
         write!(f, "a request of {} is {}", Units(self.cost()), Words(outcome.verdict()))?;
         if self.degrades() {
             f.write_str("; a request that is denied goes on without it")?;
+        } else if self.is_guarantee() {
+            f.write_str("; it is a guarantee, and a request beyond it borrows from the pool")?;
         } else if self.is_shadow() {
             f.write_str("; the policy is a shadow for this key and denies nothing")?;
         }

@@ -180,7 +180,8 @@ impl DenialLog {
         let enforced = decision.outcomes().iter().map(|outcome| (outcome, false));
         // A denied request did not go on without a charge.
         let denied_nothing = |outcome: &&Outcome| outcome.is_shadow() || !decision.is_denied();
-        let shadows = decision.shadows().iter().filter(denied_nothing);
+        let is_denial = |outcome: &&Outcome| !outcome.charge().is_guarantee() && denied_nothing(outcome);
+        let shadows = decision.shadows().iter().filter(is_denial);
         let shadows = shadows.map(|outcome| (outcome, outcome.is_shadow()));
         for (outcome, is_shadow) in enforced.chain(shadows).filter(|(outcome, _)| outcome.is_denied()) {
             let hash = outcome.key().secret_hash(&self.0.secret);

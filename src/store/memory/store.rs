@@ -165,14 +165,7 @@ impl MemoryStore {
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
-        let ordered;
-        let charges = match charges {
-            [_, _, ..] => {
-                ordered = action.ordered(charges.into());
-                &*ordered
-            }
-            one => one,
-        };
+        let charges = &*action.ordered(charges.into());
         let spec = action.spec();
         let penalties = PenaltyCharge::of(action, charges);
         let all = charges.iter().chain(penalties.iter().map(|penalty| &penalty.charge));

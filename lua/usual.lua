@@ -24,7 +24,8 @@ local size = #keys
 --            what is to be written; `ttls`, by key, its TTL, or true to keep the one of the key; `heads`, their first records;
 --            `left`, by key, whether a decision on it is left: then so are the later ones; and `read`, the values by charge
 -- shared     the numbers of the keys of the run's decisions, if they share keys
-local held, plans, reply, only, errors, left, sliding, sharing, shared
+-- fits       by the number of its record, whether a guarantee fits; nil before the first one
+local held, plans, reply, only, errors, left, sliding, sharing, shared, fits
 -- The last charge of a run.
 local last
 -- Of the reply. Each key has one, unless decisions share keys or there are other decisions.
@@ -88,7 +89,7 @@ while place < others do
   end
   -- From here on: what to add to the number of a key to get that of its record.
   records = records - before
-  local start, pass, i = place, 1, 1
+  local start, pass, i, is_pool = place, 1, 1, false
   while i <= width do
     if i > 1 or pass > 1 then
       cost, headroom, kind, first, second, third = struct.unpack('<dHBddd', request, place)
@@ -111,11 +112,18 @@ while place < others do
     end
     -- The second pass reports the charges of denied decisions as they are: with a cost of 0.
     local charged = pass == 1 and cost or 0
-    -- What must fit.
+    -- What must fit. A guarantee that fits lifts the headroom of the next charge, which is on its pool.
     local asked = charged > 0 and charged + headroom or 0
+    local is_guarantee = kind == KIND.GUARANTEE
+    if is_guarantee then
+      fits = fits or {}
+    end
     for k = before + i, last, width do
       local r = records + k
-      if pass == 1 or denied[r - i + 1] and plans[k] ~= 0 then
+      if pass == 1 or denied[r - i + 1] and plans[k] ~= 0 and (not is_guarantee or fits[r]) then
+        if is_pool then
+          asked = charged > 0 and charged + (fits[r - 1] and 0 or headroom) or 0
+        end
         local key, value, state, expiry, record = keys[k], nil
         if held then
           value = held[k]
@@ -140,11 +148,14 @@ while place < others do
             -- Other programs store bytes of any kind. The rest of NaN is not 0.
             if version ~= 2 or at > now or at < 0 or at % 1 ~= 0 or count < 0 or count >= 2^53 or count % 1 ~= 0 then
               usual = 0
+            elseif is_guarantee and now - at >= 86400000000 then
+              -- It may be forgotten.
+              usual = 0
             end
-          elseif some_exist then
+          elseif some_exist or is_guarantee then
             usual = 0
           end
-          if usual == KIND.BUCKET or usual == KIND.DEBT then
+          if usual == KIND.BUCKET or usual == KIND.DEBT or usual == KIND.GUARANTEE then
             -- A bucket: the numbers are the period, its units and the burst; see include/bucket.lua and bucket_in_full/any_bucket.lua.
             local period, units, elapsed, product, drained = first, second, 0, 0, 0
             if at then
@@ -189,6 +200,10 @@ while place < others do
               end
               at, lifetime = now - elapsed, reset
               mark = mark or now + reset
+              if is_guarantee then
+                -- As in algorithm/guarantee.lua.
+                lifetime, fits[r] = reset + 86400000000, granted ~= 0
+              end
             end
           elseif usual == KIND.WINDOW or usual == KIND.CALENDAR then
             -- A fixed window: the numbers are the limit, the period and the offset, which is the period for anchored
@@ -240,7 +255,7 @@ while place < others do
           end
           if granted then
             if granted == 0 then
-              state = width > 1 and 0 or nil
+              state = width > 1 and not is_guarantee and 0 or nil
             elseif lifetime and charged > 0 then
               if value and now + lifetime <= kept and (not text or #text + SIZE.STATE == #value) then
                 state, expiry = pack('<ddd', at, count, kept), true
@@ -257,7 +272,7 @@ while place < others do
               record = pack('<dddddd', now, granted, remaining, reset, mark, 0)
             else
               record = pack('<ddddd', granted, remaining, reset, mark, 0)
-              if not value then
+              if not value and not is_pool then
                 is_known, known_state, known_expiry, known_record = true, state, expiry, record
               end
             end
@@ -326,7 +341,7 @@ while place < others do
         end
       end
     end
-    i = i + 1
+    i, is_pool = i + 1, is_guarantee
     if i > width and denied and pass == 1 then
       pass, i, place = 2, 1, start
     end

@@ -98,12 +98,14 @@ while place < others do
         add_rule('fixed-window', first, 0, 2, 0, fourth, third, second, fifth)
       elseif kind == KIND.SLIDING_WINDOW then
         add_rule('sliding-window', first, second, third)
+      elseif kind == KIND.GUARANTEE then
+        add_rule('guarantee', first, second, third)
       else
         -- The functions of all buckets are the same.
         add_rule('gcra', first, second, third, fourth)
       end
       -- The mark is the position of a penalty's charge, and otherwise the headroom.
-      add(#rules, cost, 0, main > 0 and BAN or 0, headroom)
+      add(#rules, cost, 0, main > 0 and BAN or kind == KIND.GUARANTEE and SHADOW or 0, headroom)
     end
   end
   for _ = 1, is_shared * decisions * width do

@@ -57,7 +57,11 @@ impl<T: HasBucket> Counter for T {
     }
 
     fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
-        let Bucket { period, units, burst, wait, stepped, initial, debt, room, .. } = Self::bucket(arguments);
+        let Bucket { period, units, burst, wait, stepped, initial, debt, room, kept } =
+            Self::bucket(arguments);
+        if kept > 0 {
+            return (debt == 0).then(|| vec![usual::GUARANTEE, period, units, burst]);
+        }
         let is_usual = wait == 0 && !stepped && initial == burst && room == 0;
         is_usual.then(|| match debt {
             0 => vec![usual::BUCKET, period, units, burst],

@@ -137,6 +137,7 @@ pub(crate) mod usual {
     /// Then the limit, and when the window of the call ends and starts; then when the window before it starts
     /// and the one after it ends. All but the limit are of the call.
     pub(crate) const CALENDAR: u64 = 6;
+    pub(crate) const GUARANTEE: u64 = 7;
     /// Added to the number of a charge with a headroom of more than two bytes, which comes last.
     #[cfg(feature = "redis")]
     pub(crate) const WITH_HEADROOM: u64 = 64;

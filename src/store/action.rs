@@ -1,8 +1,6 @@
 //! What a store does with charges, and the charges that it adds for penalties.
 
-use std::iter;
-
-use crate::decision::{Charge, Charges, OneOrMany};
+use crate::decision::{Charge, OneOrMany};
 
 /// What a store does with charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,31 +72,28 @@ impl Action {
     }
 
     /// `charges` as the stores make them, one after the other: a guarantee comes right before the charge on its pool, which leaves
-    /// headroom unless the guarantee fits; where units are refunded right after it, because it gets at most what the pool gets.
+    /// headroom unless the guarantee fits; where units are refunded right after it, because it gets at most what the pool gets. `None`
+    /// without guarantees.
     #[inline]
-    pub(crate) fn ordered(self, charges: Charges) -> Charges {
-        match charges {
-            Charges::Many(many) if many.iter().any(Charge::is_guarantee) => {
-                Charges::Many(self.beside_pools(many))
-            }
-            Charges::One(one) if self == Self::Refund && one.is_guarantee() => one.with_cost(0).into(),
-            charges => charges,
-        }
+    pub(crate) fn ordered(self, charges: &[Charge]) -> Option<Vec<Charge>> {
+        charges.iter().any(Charge::is_guarantee).then(|| self.beside_pools(charges))
     }
 
     #[cold]
-    fn beside_pools(self, charges: Vec<Charge>) -> Vec<Charge> {
-        let (mut guarantees, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(Charge::is_guarantee);
-        let mut ordered = Vec::with_capacity(guarantees.len() + others.len());
+    fn beside_pools(self, charges: &[Charge]) -> Vec<Charge> {
+        let is_refund = self == Self::Refund;
+        let (mut guarantees, others): (Vec<_>, Vec<_>) =
+            charges.iter().cloned().partition(Charge::is_guarantee);
+        let mut ordered = Vec::with_capacity(charges.len());
         for charge in others {
-            let of_pool = |one: &Charge| one.policy().pool() == Some(charge.policy().tag());
-            let guarantee = guarantees.iter().position(of_pool).map(|at| guarantees.remove(at));
-            let at = ordered.len() + usize::from(self == Self::Refund);
-            ordered.extend(iter::once(charge));
-            guarantee.into_iter().for_each(|guarantee| ordered.insert(at, guarantee));
+            let is_of_it = |one: &Charge| one.policy().pool() == Some(charge.policy().tag());
+            let guarantee = guarantees.iter().position(is_of_it).map(|at| guarantees.remove(at));
+            ordered.push(charge);
+            if let Some(guarantee) = guarantee {
+                ordered.insert(ordered.len() - usize::from(!is_refund), guarantee);
+            }
         }
         // Nothing is refunded to the pools of these.
-        let is_refund = self == Self::Refund;
         ordered.extend(guarantees.into_iter().map(|one| if is_refund { one.with_cost(0) } else { one }));
         ordered
     }

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use support::size;
+use futures_util::future::join_all;
+use support::{RedisServer, settings, size};
 use tower_ratelimit::{
-    Charge, Criticality, Decision, Key, Limiter, Policy, Quota, policy::Headroom, store::ManualClock,
+    Charge, Criticality, Decision, Key, Limiter, MemoryStore, Policy, Quota,
+    decision::{Outcome, Verdict},
+    policy::Headroom,
+    store::ManualClock,
 };
 
 use crate::stores::on_a_clock;
@@ -234,5 +238,76 @@ async fn a_refund_returns_to_a_guarantee_no_more_than_to_the_pool() {
         let charged = call(&limiter, &pool, &all, &slow, 0, 6).await;
         limiter.refund(&charged.decision, 4).await.unwrap();
         assert_eq!(call(&limiter, &pool, &all, &slow, 0, 3).await.credit, 1, "{name}");
+    }
+}
+
+/// What a decision says, apart from its marks.
+fn seen(decision: &Decision) -> Vec<(String, Verdict, u64, u64, Duration)> {
+    let one = |outcome: &Outcome| {
+        let name = outcome.policy().name().to_owned();
+        (name, outcome.verdict(), outcome.granted(), outcome.remaining(), outcome.reset_after())
+    };
+    decision.outcomes().iter().chain(decision.shadows()).map(one).collect()
+}
+
+/// Requests on one or two pools, some with a guarantee, in batches that share the keys of the pools.
+#[tokio::test]
+async fn both_stores_decide_alike_in_batches() {
+    let server = RedisServer::start();
+    for seed in 0..size(60, 3_000) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let clock = ManualClock::new();
+        let memory = Limiter::new(MemoryStore::with_clock(clock.clone()));
+        let store = settings().pool_size(1).manual_clock(clock.clone()).deny_cache(Duration::ZERO);
+        let redis = Limiter::new(store.prefix(&seed.to_string()).connect_lazy(server.url()).unwrap());
+        let tokens = Policy::new("tokens", Quota::per_second(random.u64(1..60)).burst(random.u64(60..90)));
+        let headroom = if random.bool() { Headroom::Units(50) } else { Headroom::Percent(70) };
+        let tokens = tokens.headroom(Sheddable, headroom);
+        let requests = Policy::new("requests", Quota::per_second(7).burst(20));
+        let requests = requests.headroom(Sheddable, Headroom::Units(12));
+        let tenant = Policy::new("tenant", Quota::per_second(1).burst(random.u64(1..30)));
+        let tenant = tenant.max_debt(if random.u8(0..3) == 0 { random.u64(0..9) } else { 0 });
+        let few = Policy::new("few", Quota::per_second(2).burst(5));
+        let all = Key::new("all");
+        let mut made: Vec<[Decision; 2]> = Vec::new();
+        for step in 0..30 {
+            let mut charges = vec![vec![Charge::new(&requests, &Key::new("first"), 0)]];
+            for _ in 0..random.usize(1..10) {
+                let name = Key::new(random.u8(0..3));
+                let critical = if random.u8(0..8) == 0 { Criticality::CriticalPlus } else { Sheddable };
+                let pool = Charge::new(&tokens, &all, random.u64(0..30)).with_criticality(critical);
+                let other = Charge::new(&requests, &all, 1).with_criticality(Sheddable);
+                let guarantees =
+                    [pool.guarantee(&tenant, &name).unwrap(), other.guarantee(&few, &name).unwrap()];
+                let [of_tokens, of_requests] = guarantees;
+                let mut one = vec![pool, of_tokens, other, of_requests];
+                one.truncate(random.usize(1..=4));
+                random.shuffle(&mut one);
+                charges.push(one);
+            }
+            let together = join_all(charges.iter().map(|one| redis.check_all(one))).await;
+            for (one, of_redis) in charges.iter().zip(together) {
+                let (of_memory, of_redis) = (memory.check_all(one).await.unwrap(), of_redis.unwrap());
+                assert!(of_redis.failure().is_none(), "seed {seed}, step {step}: {of_redis:?}");
+                assert_eq!(seen(&of_redis), seen(&of_memory), "seed {seed}, step {step}: {one:?}");
+                made.push([of_memory, of_redis]);
+            }
+            if random.bool() {
+                let [of_memory, of_redis] = made.swap_remove(random.usize(0..made.len()));
+                let units = random.u64(1..30);
+                let (of_memory, of_redis) = match random.bool() {
+                    true => (memory.refund(&of_memory, units).await, redis.refund(&of_redis, units).await),
+                    false => (memory.debit(&of_memory, units).await, redis.debit(&of_redis, units).await),
+                };
+                let (of_memory, of_redis) = (of_memory.unwrap(), of_redis.unwrap());
+                assert_eq!(seen(&of_redis), seen(&of_memory), "seed {seed}, step {step}");
+            }
+            match random.u8(0..12) {
+                0 => clock.set(clock.now().saturating_sub(Duration::from_micros(random.u64(0..3_000_000)))),
+                1 => clock.advance(Duration::from_secs(random.u64(0..200_000))),
+                2..6 => {}
+                _ => clock.advance(Duration::from_micros(random.u64(0..2_000_000))),
+            }
+        }
     }
 }

@@ -165,7 +165,8 @@ impl MemoryStore {
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
-        let charges = &*action.ordered(charges.into());
+        let ordered = action.ordered(charges);
+        let charges = ordered.as_deref().unwrap_or(charges);
         let spec = action.spec();
         let penalties = PenaltyCharge::of(action, charges);
         let all = charges.iter().chain(penalties.iter().map(|penalty| &penalty.charge));

@@ -75,6 +75,7 @@ const NUMBERS: &[(&str, u64)] = &[
     ("KIND.PENALTY", usual::PENALTY),
     ("KIND.SLIDING_WINDOW", usual::SLIDING_WINDOW),
     ("KIND.CALENDAR", usual::CALENDAR),
+    ("KIND.GUARANTEE", usual::GUARANTEE),
     ("KIND.WITH_HEADROOM", usual::WITH_HEADROOM),
     // The bytes of a state without a text.
     ("SIZE.STATE", 25),
@@ -143,7 +144,7 @@ impl Script {
                 "if name == '{name}' then\nlocal redis, call, try, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
                  local pack, ttl, manual_time, text_of_error, read_state, write_state, decide_any\n\
                  local request, others, decisions, width, before, records, cost, headroom, kind, first, second, third\n\
-                 local keys, size, held, plans, reply, only, errors, left, sharing, shared, last, some_exist, count_of_records, place\n\
+                 local keys, size, held, plans, reply, only, errors, left, sharing, shared, fits, last, some_exist, count_of_records, place\n\
                  local now, muldiv, muldiv_up, floor, format = now, muldiv, muldiv_up, math.floor, string.format\n\
                  local NEVER, REMOVE, KEEP_TTL = NEVER, REMOVE, KEEP_TTL\n\
                  return checked('{name}', (function()\n{lua}\nend)())\nend\n"

@@ -162,7 +162,7 @@ impl Job {
         deadline: Duration,
         link: Arc<dyn Decides>,
     ) -> Self {
-        let charges = action.ordered(charges);
+        let charges = action.ordered(&charges).map_or(charges, Charges::from);
         Self {
             action,
             penalties: PenaltyCharge::of(action, &charges),

@@ -180,7 +180,19 @@ fn is_usual(job: &Job) -> bool {
     job.action == Action::Charge
         && job.lease.is_none()
         && job.counts == Counts::Own
-        && job.charges.iter().all(is_usual)
+        && (job.charges.iter().all(is_usual) || has_usual_guarantees(job))
+}
+
+/// The same for a job with guarantees.
+#[cold]
+fn has_usual_guarantees(job: &Job) -> bool {
+    job.charges.iter().enumerate().all(|(place, charge)| {
+        let is_of_next = || {
+            let pool = job.charges.get(place + 1).map(|next| next.policy().tag());
+            charge.is_guarantee() && charge.policy().pool() == pool
+        };
+        !charge.policy().usual().is_empty() && (!charge.never_denies() || is_of_next())
+    })
 }
 
 /// Whether the script reads the mark of a reset for this charge: it refunds or returns units that were charged before,

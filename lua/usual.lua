@@ -96,6 +96,7 @@ while place < others do
       is_known = nil
     end
     place = place + SIZE.CHARGE
+    local is_guarantee
     if kind > KIND.SLIDING_WINDOW then
       local has_headroom = kind > KIND.WITH_HEADROOM
       kind = has_headroom and kind - KIND.WITH_HEADROOM or kind
@@ -103,6 +104,9 @@ while place < others do
       place = place + (kind == KIND.PENALTY and 24 or kind == KIND.DEBT and 8 or kind == KIND.CALENDAR and 16 or 0)
       if has_headroom then
         headroom, place = struct.unpack('<d', request, place)
+      end
+      if kind == KIND.GUARANTEE then
+        is_guarantee, fits = true, fits or {}
       end
       -- Of a calendar, `second` is when the window of the call ends, and `third` when it starts.
       if kind == KIND.CALENDAR and (now < third or now >= second) then
@@ -114,10 +118,6 @@ while place < others do
     local charged = pass == 1 and cost or 0
     -- What must fit. A guarantee that fits lifts the headroom of the next charge, which is on its pool.
     local asked = charged > 0 and charged + headroom or 0
-    local is_guarantee = kind == KIND.GUARANTEE
-    if is_guarantee then
-      fits = fits or {}
-    end
     for k = before + i, last, width do
       local r = records + k
       if pass == 1 or denied[r - i + 1] and plans[k] ~= 0 and (not is_guarantee or fits[r]) then

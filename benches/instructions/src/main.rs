@@ -22,6 +22,7 @@
 //! | `stored-month` | a calendar month in its place |
 //! | `shared` | one policy with one key for all requests; 64 decisions in each call |
 //! | `shared-pair` | `stored`, and `shared` as a second policy |
+//! | `pool` | one policy with one key for all requests, in which each key has a guarantee |
 //! | `stored-headroom` | `stored` for requests that leave headroom |
 //! | `denied` | a policy of 10 a day, exhausted: each is denied by Redis |
 //! | `denied-headroom`, `denied-below` | a policy of 20 a day for requests that leave headroom, of which exactly that or much less remains |
@@ -41,7 +42,7 @@
 //! | `penalty` | one policy with a penalty, idle keys, large batches |
 //! | `leased` | one policy with leases of 1,000 units, idle keys, large batches; no key is hot |
 //!
-//! Of `stored`, `shared`, `denied`, `idle` and those named after them, only Redis is counted. As many tasks as decisions are in a call share a
+//! Of `stored`, `shared`, `pool`, `denied`, `idle` and those named after them, only Redis is counted. As many tasks as decisions are in a call share a
 //! single connection, and take 256 keys in turn. A figure is the difference of a run of 23 charges of each key and a run of
 //! 16, divided by the decisions between. Redis writes all of these in place if the keys are stored.
 //!

@@ -75,7 +75,7 @@ pub(crate) fn all(contenders: &[&str]) -> Result<Results, Failure> {
             "stored" | "stored-pair" | "stored-window" | "stored-month" | "idle" | "idle-pair" => {
                 results.count_calls(contender, CALLS)?;
             }
-            "shared" | "shared-pair" => results.count_calls(contender, &[4, 16, 64])?,
+            "shared" | "shared-pair" | "pool" => results.count_calls(contender, &[4, 16, 64])?,
             "stored-headroom" | "denied" | "denied-headroom" | "denied-below" => {
                 results.count_calls(contender, &[1, 64])?;
             }

@@ -42,7 +42,8 @@ fn main() -> Result<(), Failure> {
     };
     let (in_flight, decisions): (u64, u64) = (in_flight.parse()?, decisions.parse()?);
     listen(contender);
-    let is_exact = ["stored", "idle", "shared", "denied"].iter().any(|start| contender.starts_with(start));
+    let is_exact =
+        ["stored", "idle", "shared", "pool", "denied"].iter().any(|start| contender.starts_with(start));
     let mut runtime = if is_exact {
         // On one thread, all tasks send their next request before the next call, which then has a decision of each.
         Builder::new_current_thread()
@@ -167,6 +168,13 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         "shared" => RateLimitLayer::new(one_connection().await?, large_policy("bench"), Key::new("all")),
         "shared-pair" => RateLimitLayer::new(one_connection().await?, daily_policy("bench"), key())
             .rule(Rule::new(large_policy("second"), Key::new("all"))),
+        "pool" => {
+            let pool = Policy::new("bench", Quota::per_second(1_000_000).burst(20_000_000));
+            let pool = pool.headroom(Criticality::Sheddable, Headroom::Units(10_000_000));
+            let tenant = Policy::new("tenant", Quota::per_second(1_000));
+            let rule = Rule::new(pool, Key::new("all")).guarantee(tenant, key());
+            RateLimitLayer::with_rules(one_connection().await?, rule)
+        }
         "stored-headroom" => {
             let policy = daily_policy("bench").headroom(Criticality::Sheddable, Headroom::Percent(20));
             RateLimitLayer::with_rules(one_connection().await?, sheddable(policy, key(), 0))

@@ -413,7 +413,7 @@ impl Bucket {
             && now - state.at >= self.drain_time(state.count + above).saturating_add(self.remembered())
     }
 
-    /// The microseconds after which a full key counts as new again: those in which an empty bucket fills, or those of a guarantee.
+    /// The microseconds after which a full key counts as new again: the time in which an empty bucket fills, or that of a guarantee.
     fn remembered(&self) -> u64 {
         if self.kept > 0 { self.kept } else { self.drain_time(self.burst) }
     }

@@ -404,7 +404,7 @@ impl Policy {
         }
         if headroom >= capacity {
             return Err(invalid!(
-                "{its_name:?} keeps all of its {capacity} units for guarantees, so nobody can borrow: raise its burst, or \
+                "{its_name:?} keeps all of its {capacity} units for guarantees, so none can borrow: raise its burst, or \
                  lower `Policy::headroom`"
             ));
         }

@@ -154,7 +154,7 @@ async fn a_renewal_that_is_invalid_or_missing_is_an_error() {
     for (name, renew, message) in rows {
         let store = store(&server).await;
         let charge = Charge::new(&policy("mine", with_refund(renew)), &Key::new(name), 1);
-        store.decide(Action::Charge, &[charge.clone()]).await.unwrap();
+        store.decide(Action::Charge, std::slice::from_ref(&charge)).await.unwrap();
         let error = store.decide(Action::Renew, &[charge]).await.expect_err(name);
         assert!(error.to_string().contains(message), "{name}: {error}");
     }

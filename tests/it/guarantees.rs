@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use support::{RedisServer, settings, size};
 use tower_ratelimit::{
-    Charge, Criticality, Decision, Key, Limiter, MemoryStore, Policy, Quota,
+    Charge, Criticality, Decision, Key, Limiter, MemoryStore, Policy, PolicySource, Quota, Rule,
+    algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
     decision::{Outcome, Verdict},
     policy::Headroom,
     store::ManualClock,
@@ -153,7 +154,7 @@ async fn guarantees_hold(seed: u64, steps: u32, on: &dyn Fn(ManualClock) -> [Lim
             _ => random.u64(0..=4 * micros),
         };
         let pause = match random.u8(0..30) {
-            _ if firsts.len() > 0 => 0,
+            _ if !firsts.is_empty() => 0,
             0 => {
                 firsts = 0..tenants;
                 steps_back = if beyond.steps_back { 3 } else { 0 };
@@ -259,7 +260,7 @@ async fn both_stores_decide_alike_in_batches() {
         let clock = ManualClock::new();
         let memory = Limiter::new(MemoryStore::with_clock(clock.clone()));
         let store = settings().pool_size(1).manual_clock(clock.clone()).deny_cache(Duration::ZERO);
-        let redis = Limiter::new(store.prefix(&seed.to_string()).connect_lazy(server.url()).unwrap());
+        let redis = Limiter::new(store.prefix(seed.to_string()).connect_lazy(server.url()).unwrap());
         let tokens = Policy::new("tokens", Quota::per_second(random.u64(1..60)).burst(random.u64(60..90)));
         let headroom = if random.bool() { Headroom::Units(50) } else { Headroom::Percent(70) };
         let tokens = tokens.headroom(Sheddable, headroom);
@@ -311,3 +312,84 @@ async fn both_stores_decide_alike_in_batches() {
         }
     }
 }
+
+#[test]
+fn a_guarantee_that_cannot_hold_is_an_error_that_says_what_to_write() {
+    let per_second = |limit| Policy::new("tenant", Quota::per_second(limit));
+    let vendor = Policy::new("vendor", Quota::per_second(10).burst(20));
+    let pool = || vendor.clone().headroom(Sheddable, Headroom::Units(8));
+    let slow = FixedWindow::anchored();
+    let rows = [
+        (pool(), per_second(5).algorithm(slow), "others lose what is left unused"),
+        (vendor_of_day().algorithm(SlidingWindow::new()), per_second(5), "others lose what is left unused"),
+        (
+            pool(),
+            per_second(5).algorithm(TokenBucket::new().refill_every(Duration::from_secs(1))),
+            "without steps, start or queue",
+        ),
+        (pool(), per_second(5).algorithm(TokenBucket::new().starting_at(1)), "without steps, start or queue"),
+        (
+            vendor_of_day().algorithm(LeakyBucket::queue(Duration::from_secs(1))),
+            per_second(5),
+            "without steps, start or queue",
+        ),
+        (vendor.clone(), per_second(1), "has 1 units with its debt, and \"vendor\" keeps 0"),
+        (pool(), per_second(9), "has 9 units with its debt, and \"vendor\" keeps 8"),
+        (pool(), per_second(5).max_debt(4), "has 9 units with its debt, and \"vendor\" keeps 8"),
+        (pool().headroom(Sheddable, Headroom::Units(20)), per_second(5), "so none can borrow"),
+        (
+            pool(),
+            Policy::new("tenant", Quota::per_second(11).burst(1)),
+            "is more than the quota of \"vendor\"",
+        ),
+    ];
+    for (pool, tenant, expected) in rows {
+        let charge = Charge::new(&pool, &Key::new("all"), 1);
+        let error = charge.guarantee(&tenant, &Key::new("acme")).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        let rule = Rule::new(pool, Key::new("all")).try_guarantee(tenant, Key::new("acme")).unwrap_err();
+        assert_eq!(rule.to_string(), error);
+    }
+    let chosen = PolicySource::per_request(|_: &http::request::Parts, _: &Key| vendor_of_day());
+    let error =
+        Rule::new(chosen, Key::new("all")).try_guarantee(per_second(1), Key::new("acme")).unwrap_err();
+    assert!(error.to_string().contains("must be one policy"), "{error}");
+    // All of these can hold.
+    for tenant in [per_second(8), per_second(5).max_debt(3), per_second(10).algorithm(LeakyBucket::meter())] {
+        let tenant = tenant.with_quota(tenant.quota().burst(5)).unwrap();
+        assert!(Rule::new(pool(), Key::new("all")).try_guarantee(tenant, Key::new("acme")).is_ok());
+    }
+}
+
+fn vendor_of_day() -> Policy {
+    Policy::new("vendor", Quota::per_second(10))
+}
+
+/// A denial has the shorter one of the waits for the guarantee and for the pool.
+#[tokio::test]
+async fn a_borrower_waits_for_its_guarantee_or_for_the_pool() {
+    for (name, _, on) in on_a_clock("guarantees-wait") {
+        for (per_minute, wait) in [(12, 5), (1, 11)] {
+            let clock = ManualClock::new();
+            let limiter = on(clock.clone());
+            let pool = pool(Quota::per_minute(60).burst(20), 10);
+            let tenant = Policy::new("tenant", Quota::per_minute(per_minute).burst(5));
+            let key = Key::new(per_minute);
+            let all = Charge::new(&pool, &key, 20);
+            assert!(limiter.check_all(&[all]).await.unwrap().is_admitted(), "{name}");
+            let denied = call(&limiter, &pool, &key, &tenant, 0, 1).await.decision;
+            let wait = Duration::from_secs(wait);
+            assert_eq!(denied.retry_after(), Some(wait), "{name}: {per_minute}");
+            // More than the pool leaves and the guarantee has.
+            let large = call(&limiter, &pool, &key, &tenant, 0, 11).await.decision;
+            assert_eq!((large.is_denied(), large.retry_after()), (true, None), "{name}");
+            for (later, is_admitted) in [(wait - MICRO, false), (MICRO, true)] {
+                clock.advance(later);
+                let decision = call(&limiter, &pool, &key, &tenant, 0, 1).await.decision;
+                assert_eq!(decision.is_admitted(), is_admitted, "{name}: {decision:?}");
+            }
+        }
+    }
+}
+
+const MICRO: Duration = Duration::from_micros(1);

@@ -405,6 +405,29 @@ async fn headroom_and_degrading_hold_over_two_slots() {
     }
 }
 
+/// A guarantee is in the shard of its pool, so both are decided in one step.
+#[tokio::test]
+async fn a_guarantee_is_decided_with_its_pool_wherever_its_tenant_would_be() {
+    let cluster = RedisCluster::start(3);
+    let limiter = Limiter::new(store(&cluster).await);
+    let pool = closed("pool", 10).headroom(Criticality::Sheddable, Headroom::Units(6));
+    let tenant = Policy::new("tenant", Quota::per_day(3));
+    for node in 0..3 {
+        let (all, tenants) = (key_of(&cluster, node), [0, 1, 2].map(|node| key_of(&cluster, node)));
+        for key in &tenants {
+            let charge = Charge::new(&pool, &all, 1).with_criticality(Criticality::Sheddable);
+            let guarantee = charge.guarantee(&tenant, key).unwrap();
+            let calls = cluster.nodes.iter().map(RedisServer::script_calls).sum::<u64>();
+            let decision = limiter.check_all(&[guarantee, charge]).await.unwrap();
+            assert_eq!(cluster.nodes.iter().map(RedisServer::script_calls).sum::<u64>(), calls + 1);
+            // A new one borrows.
+            assert!(decision.shadows()[0].verdict().is_denied(), "{decision:?}");
+            let refunded = limiter.refund(&decision, 1).await.unwrap();
+            assert_eq!(refunded.outcomes()[0].remaining(), 4, "{refunded:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_denial_by_the_second_identity_is_remembered_too() {
     let cluster = RedisCluster::start(2);

@@ -179,7 +179,7 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
     }
 }
 
-/// What a shadow denies is no reason to deny the request without the ban.
+/// A denial of a shadow does not make it one without the ban.
 #[tokio::test]
 async fn a_full_redis_fails_a_request_that_only_an_unwritten_ban_denies() {
     let (server, limiter) = on_redis().await;

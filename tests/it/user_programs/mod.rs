@@ -6,4 +6,5 @@ mod crawler;
 mod messages;
 mod shop;
 mod tenants;
+mod vendor;
 mod worker;

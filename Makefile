@@ -65,7 +65,7 @@ test-long:
 	SETTLED_TOKENS=$${SETTLED_TOKENS:-10000} THOROUGH=yes \
 	cargo test --release $(patsubst %,--package %,tests tests-operate tests-extra tests-net) \
 		--test it --test operate --test extra --test net -- --nocapture \
-		cluster:: concurrency_policy:: differential:: each_store:: explanations:: foreign_values:: hostile:: leases:: \
+		cluster:: concurrency_policy:: differential:: each_store:: explanations:: foreign_values:: guarantees:: hostile:: leases:: \
 		live_policies:: refunds:: settlement_tokens:: sliding_window:: store_failure:: twin_test:: under_load::
 	if command -v valgrind >/dev/null; then \
 		FOREIGN_INSTRUCTIONS=yes cargo test --package tests --test it -- --nocapture times_the_instructions; fi

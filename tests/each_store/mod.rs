@@ -3,6 +3,7 @@
 
 mod all_or_nothing;
 mod debits;
+pub(crate) mod guarantees;
 pub(crate) mod kept_futures;
 pub(crate) mod penalties;
 mod shadow;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 mod cold_start;
 mod faults;
 mod frozen;
+mod guarantees;
 mod identities;
 mod load;
 mod outages;
@@ -23,12 +24,13 @@ mod table;
 
 use promises::Promises;
 
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     "table",
     "frozen",
     "recovery",
     "silence",
     "over-admission",
+    "guarantees",
     "outages",
     "cold-start",
     "identities",
@@ -58,6 +60,7 @@ fn main() {
             "recovery" => runtime.block_on(recovery::print(&mut promises)),
             "silence" => runtime.block_on(silence::print(&mut promises)),
             "over-admission" => runtime.block_on(over_admission::print(&mut promises)),
+            "guarantees" => runtime.block_on(guarantees::print(&mut promises)),
             "outages" => runtime.block_on(outages::print(&mut promises)),
             "cold-start" => cold_start::print(&mut promises),
             "identities" => runtime.block_on(identities::print(&mut promises)),

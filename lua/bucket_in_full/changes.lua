@@ -22,9 +22,11 @@ local function lowered(bucket, at, level, elapsed, extra)
   return lifetime, stored, level, text
 end
 
+-- Returns also the units that a guarantee in this pool may get: what was returned, or all where the pool is full.
 local function refund(bucket, units, made, mark, at, level, text)
+  local asked = units
   if not at then
-    return nil
+    return nil, nil, nil, nil, asked
   end
   local elapsed, extra, _
   at, level, elapsed, _, _, extra = open_bucket(bucket, at, level, text)
@@ -40,7 +42,7 @@ local function refund(bucket, units, made, mark, at, level, text)
     local refundable = math.max(mark - extra.refunded - front, time - age)
     local longest = drain_time(bucket, bucket.capacity + (bucket.debt or 0))
     if refundable <= 0 or made <= extra.since or made > now or now - made >= longest then
-      return nil
+      return nil, nil, nil, nil, level == 0 and asked or 0
     end
     if refundable < time then
       time, returned = refundable, (muldiv(refundable, bucket.units, bucket.period))
@@ -66,7 +68,7 @@ local function refund(bucket, units, made, mark, at, level, text)
   level = math.max(0, level - units)
   if level <= drained_in(bucket, elapsed) then
     -- The bucket is empty. A refund never goes below that, so units cannot be saved up.
-    at, level, elapsed = now, 0, 0
+    at, level, elapsed, returned = now, 0, 0, asked
   end
   local lifetime, stored, left, its_text = lowered(bucket, at, level, elapsed, extra)
   return lifetime, stored, left, its_text, returned

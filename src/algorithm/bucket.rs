@@ -49,11 +49,10 @@ impl<T: HasBucket> Counter for T {
 
     fn returned(&self, arguments: &[u64], state: &State, now: u64, units: u64, charge: Receipt) -> u64 {
         let bucket = Self::bucket(arguments);
-        let (time, open) = (bucket.smooth_drain_time(units), bucket.open(Some(state), now));
-        match bucket.refundable(&open, time, charge, now) {
-            refundable if refundable < time => bucket.smooth_drained_in(refundable),
-            _ => units,
-        }
+        let (time, mut open) = (bucket.smooth_drain_time(units), bucket.open(Some(state), now));
+        let refundable = bucket.refundable(&open, time, charge, now);
+        bucket.refund(&mut open, units, charge, now);
+        if open.level == 0 || refundable >= time { units } else { bucket.smooth_drained_in(refundable) }
     }
 
     fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {

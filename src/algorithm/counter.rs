@@ -59,7 +59,8 @@ pub trait Counter: Send + Sync {
         false
     }
 
-    /// Returns how many whole units a refund of `units` of the charge with this receipt returns.
+    /// Returns how many whole units a guarantee in the pool of this state may get if `units` of the charge with this receipt are
+    /// refunded: those that the refund returns, or all if the pool is full then.
     fn returned(&self, _arguments: &[u64], _state: &State, _now: u64, _units: u64, _charge: Receipt) -> u64 {
         0
     }

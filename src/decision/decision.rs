@@ -6,7 +6,8 @@ use super::{Outcome, Verdict, charge::OneOrMany};
 use crate::base::Error;
 
 /// The result for a request under all its policies: admitted only if every policy admits, except those that never deny:
-/// [shadows](crate::Policy::shadow), and those without which a request [goes on](crate::Rule::or_degrade). Cloning is cheap.
+/// [shadows](crate::Policy::shadow), [guarantees](crate::Rule::guarantee), and those without which a request [goes
+/// on](crate::Rule::or_degrade). Cloning is cheap.
 ///
 /// # In a layer
 ///
@@ -113,13 +114,11 @@ impl Decision {
             outcomes.sort_by_key(Outcome::never_denies);
         }
         let enforced = outcomes.len() - shadows;
-        let (denying, others) = outcomes.split_at_mut(enforced);
-        for guarantee in others.iter().filter(|one| one.policy().pool().is_some()) {
-            let is_its_pool = |one: &&mut Outcome| guarantee.policy().pool() == Some(one.policy().tag());
-            if let (Some(wait), Some(pool)) = (guarantee.retry_after(), denying.iter_mut().find(is_its_pool))
-            {
-                pool.wait_at_most(wait);
-            }
+        for at in enforced..outcomes.len() {
+            let Some(pool) = outcomes[at].policy().pool() else { continue };
+            let guarantee = outcomes[at].clone();
+            let of_pool = outcomes.iter_mut().filter(|outcome| outcome.policy().tag() == pool);
+            of_pool.for_each(|outcome| outcome.with_guarantee(&guarantee));
         }
         let severity = |verdict: &Verdict| match *verdict {
             Verdict::Admit => (0, Duration::ZERO),
@@ -399,6 +398,32 @@ impl Decision {
     pub fn degraded(&self) -> impl Iterator<Item = &Outcome> {
         let is_degraded = |outcome: &&Outcome| outcome.is_denied() && outcome.charge().degrades();
         self.shadows().iter().filter(is_degraded).filter(|_| !self.is_denied())
+    }
+
+    /// The outcomes of the guarantees beyond which the request [borrows](crate::Rule::guarantee) from a pool. None if the request is
+    /// denied, or within its guarantees.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Criticality, Key, Limiter, MemoryStore, Policy, Quota, policy::Headroom};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let vendor = Policy::new("vendor", Quota::per_minute(10)).headroom(Criticality::Sheddable, Headroom::Units(4));
+    /// let pool = Charge::new(&vendor, &Key::new("all"), 1).with_criticality(Criticality::Sheddable);
+    /// let guarantee = pool.guarantee(&Policy::new("tenant", Quota::per_minute(2)), &Key::new("acme"))?;
+    /// // A new client has no credit yet.
+    /// let decision = limiter.check_all(&[pool, guarantee]).await?;
+    /// assert!(decision.is_admitted());
+    /// assert!(decision.borrowed().map(|outcome| outcome.policy().name()).eq(["tenant"]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn borrowed(&self) -> impl Iterator<Item = &Outcome> {
+        let is_beyond = |outcome: &&Outcome| outcome.is_denied() && outcome.charge().is_guarantee();
+        self.shadows().iter().filter(is_beyond).filter(|_| !self.is_denied())
     }
 
     /// Whether the request is denied only for the sake of [more critical](crate::Policy::headroom) ones: under each policy that

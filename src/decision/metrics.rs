@@ -49,7 +49,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
     let verdicts = [
         (Counted::Admitted, true),
         (Counted::Delayed, policy.queues()),
-        (Counted::Denied, policy.settings().enforced > 0.0 && policy.pool().is_none()),
+        (Counted::Denied, policy.settings().enforced > 0.0),
         (Counted::Borrowed, policy.pool().is_some()),
         (Counted::ShadowDenied, policy.settings().enforced < 1.0),
         (Counted::Banned, policy.bans().is_some()),
@@ -90,8 +90,10 @@ fn count(decision: &Decision) {
     let is_of_store = decision.failure().is_none();
     for outcome in decision.all_outcomes() {
         let verdict = match outcome.verdict() {
-            Verdict::Deny { .. } if is_optional(outcome) && decision.is_denied() => continue,
-            Verdict::Deny { .. } if outcome.charge().is_guarantee() => Counted::Borrowed,
+            Verdict::Deny { .. } if outcome.charge().degrades() && decision.is_denied() => continue,
+            Verdict::Deny { .. } if outcome.charge().is_guarantee() && !decision.is_denied() => {
+                Counted::Borrowed
+            }
             Verdict::Deny { .. } if outcome.charge().degrades() => Counted::Degraded,
             Verdict::Deny { .. } if outcome.is_shadow() => Counted::ShadowDenied,
             Verdict::Deny { .. } if outcome.is_banned() => Counted::Banned,
@@ -113,11 +115,6 @@ fn count(decision: &Decision) {
     if decision.outcomes().is_empty() && decision.failure().is_some() {
         failure_mode_admitted(1);
     }
-}
-
-/// Whether the request may go on without what the outcome denied.
-fn is_optional(outcome: &Outcome) -> bool {
-    outcome.charge().degrades() || outcome.charge().is_guarantee()
 }
 
 /// Records the share of its quota that the key of `outcome` has used.

@@ -96,6 +96,8 @@ pub struct Outcome {
     verdict: Verdict,
     granted: u64,
     remaining: u64,
+    /// The units that the guarantee of the request has in the pool, right after this decision.
+    guaranteed: u64,
     reset_after: Duration,
     /// The number of refunded units, shared by all clones. Allocated on first use, because few outcomes are
     /// refunded or cloned.
@@ -118,6 +120,7 @@ impl Clone for Outcome {
             verdict: self.verdict,
             granted: self.granted,
             remaining: self.remaining,
+            guaranteed: self.guaranteed,
             reset_after: self.reset_after,
         }
     }
@@ -159,7 +162,7 @@ impl Outcome {
 
     /// The same as [`new`](Self::new), without the two reference counts of a cloned charge.
     pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { charge, verdict, granted: 0, remaining, reset_after, refunded: OnceLock::new() }
+        Self { charge, verdict, granted: 0, remaining, guaranteed: 0, reset_after, refunded: OnceLock::new() }
     }
 
     /// Sets the receipt of the charge, which makes it refundable.
@@ -271,9 +274,10 @@ impl Outcome {
         self
     }
 
-    /// Makes the wait of a denial at most this, after which a guarantee fits.
-    pub(super) fn wait_at_most(&mut self, most: Duration) {
-        if let Verdict::Deny { retry_after } = &mut self.verdict {
+    /// Takes what its guarantee has into this outcome of a pool: the units, and if both deny the shorter wait.
+    pub(super) fn with_guarantee(&mut self, guarantee: &Self) {
+        self.guaranteed = guarantee.remaining;
+        if let (Verdict::Deny { retry_after }, Some(most)) = (&mut self.verdict, guarantee.retry_after()) {
             *retry_after = Some(retry_after.map_or(most, |wait| wait.min(most)));
         }
     }
@@ -350,11 +354,12 @@ impl Outcome {
     }
 
     /// The units that requests of the same [criticality](Charge::criticality) can still be charged, right after this decision:
-    /// those that remain, without the [headroom](Charge::headroom) for more critical ones.
+    /// those that remain, without the [headroom](Charge::headroom) for more critical ones, or what the request's
+    /// [guarantee](Charge::guarantee) has of them if that is more.
     #[must_use]
     #[inline]
     pub fn remaining(&self) -> u64 {
-        self.remaining.saturating_sub(self.charge.headroom())
+        self.remaining.saturating_sub(self.charge.headroom()).max(self.guaranteed.min(self.remaining))
     }
 
     /// The units of the [capacity](Policy::capacity) that are used, right after this decision. What is kept as

@@ -325,7 +325,10 @@ impl Account {
                     .any(is_local),
             "the reservation was made while the store failed, so no other process can settle it"
         );
-        let can_change = |(_, total): &(&Outcome, &Total)| !(total.is_fixed || total.is_refunded);
+        // Rules are settled in separate steps, and a guarantee is refunded only together with its pool.
+        let can_change = |(outcome, total): &(&Outcome, &Total)| {
+            !(total.is_fixed || total.is_refunded || outcome.charge().is_guarantee())
+        };
         let changeable: Vec<_> = outcomes.iter().zip(&state.totals).filter(can_change).collect();
         ensure!(
             changeable.iter().all(|(outcome, _)| outcome.charge().receipt().is_some()),

@@ -382,7 +382,11 @@ impl Policy {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if that cannot hold even for this guarantee alone.
     pub(crate) fn guarantee_in(&self, pool: &Self) -> Result<Self, Error> {
-        let known = self.0.guarantee.get().filter(|known| known.pool() == Some(pool.tag()));
+        // One that was made once stays, even if the pool has changed: a request is not the place to find that it no longer holds.
+        let mode = pool.settings().failure_mode;
+        let known = self.0.guarantee.get();
+        let known =
+            known.filter(|known| known.pool() == Some(pool.tag()) && known.settings().failure_mode == mode);
         if let Some(known) = known {
             return Ok(known.clone());
         }
@@ -423,7 +427,7 @@ impl Policy {
         };
         let settings = PolicySettings {
             algorithm: Arc::new(Guarantee),
-            failure_mode: pool.settings().failure_mode,
+            failure_mode: mode,
             max_lease: None,
             penalty: None,
             headroom: BTreeMap::new(),

@@ -115,6 +115,18 @@ async fn each_algorithm_keeps_the_headroom_and_a_denial_for_it_writes_nothing() 
     }
 }
 
+/// A refund leaves a text in the state of a bucket, which `usual.lua` does not read.
+#[tokio::test]
+async fn a_bucket_with_a_refund_keeps_the_headroom() {
+    for (name, limiter) in stores("criticality-refund").await {
+        let policy = ten("gcra");
+        let charged = ask(&limiter, &policy, CriticalPlus, 6).await;
+        limiter.refund(&charged, 1).await.unwrap();
+        assert!(ask(&limiter, &policy, Sheddable, 1).await.is_admitted(), "{name}");
+        assert!(ask(&limiter, &policy, Sheddable, 1).await.is_shed(), "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_denial_for_the_sake_of_others_counts_for_no_penalty() {
     for (name, limiter) in stores("criticality-penalty").await {

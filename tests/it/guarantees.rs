@@ -5,16 +5,17 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use support::{RedisServer, settings, size};
 use tower_ratelimit::{
-    Charge, Criticality, Decision, Key, Limiter, MemoryStore, Policy, PolicySource, Quota, Rule,
+    Charge, Criticality, Decision, Key, Limiter, MemoryStore, Policy, PolicySource, Quota, Reservation, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
     decision::{Outcome, Verdict},
     policy::Headroom,
+    settlement::SettlementSecret,
     store::ManualClock,
 };
 
 use crate::{
     each_store::guarantees::{call, pool},
-    stores::on_a_clock,
+    stores::{on_a_clock, stores},
 };
 use Criticality::Sheddable;
 
@@ -52,11 +53,52 @@ async fn a_refund_returns_to_a_guarantee_no_more_than_to_the_pool() {
         limiter.refund(&first.decision, 6).await.unwrap();
         let again = call(&limiter, &pool, &all, &slow, 0, 5).await;
         assert!(!again.is_guaranteed && again.decision.is_denied(), "{name}: {:?}", again.decision);
+        // A reset of the pool returns nothing, because others may have charged it since.
+        limiter.operator().reset(&pool, &all).await.unwrap();
+        assert!(call(&limiter, &pool, &all, &fast, 1, 1).await.decision.is_admitted(), "{name}");
+        limiter.refund(&first.decision, 6).await.unwrap();
+        assert_eq!(call(&limiter, &pool, &all, &slow, 0, 0).await.credit, 0, "{name}");
         // What the pool returns, the guarantee gets.
         clock.advance(Duration::from_secs(6));
         let charged = call(&limiter, &pool, &all, &slow, 0, 6).await;
         limiter.refund(&charged.decision, 4).await.unwrap();
         assert_eq!(call(&limiter, &pool, &all, &slow, 0, 3).await.credit, 1, "{name}");
+        // And all of it once the pool is full.
+        clock.advance(Duration::from_secs(6));
+        let charged = call(&limiter, &pool, &all, &slow, 0, 6).await;
+        clock.advance(Duration::from_secs(3));
+        limiter.refund(&charged.decision, 6).await.unwrap();
+        assert_eq!(call(&limiter, &pool, &all, &slow, 0, 0).await.credit, 6, "{name}");
+    }
+}
+
+/// Then a client that is new has as much.
+#[tokio::test]
+async fn a_full_guarantee_is_remembered_for_a_day() {
+    let micro = Duration::from_micros(1);
+    for (name, _, on) in on_a_clock("guarantees-remembered") {
+        for is_empty in [false, true] {
+            let clock = ManualClock::new();
+            let limiter = on(clock.clone());
+            let (pool, [slow, _]) = slow_and_fast(&limiter, &clock, 0, 0).await;
+            let all = Key::new("all");
+            let charged = call(&limiter, &pool, &all, &slow, 0, 6).await;
+            assert!(charged.is_guaranteed, "{name}");
+            if is_empty {
+                limiter.refund(&charged.decision, 6).await.unwrap();
+            } else {
+                clock.advance(Duration::from_secs(6));
+            }
+            let credit = async || call(&limiter, &pool, &all, &slow, 0, 0).await.credit;
+            clock.advance(Duration::from_secs(86_400) - micro);
+            assert_eq!(credit().await, 6, "{name}");
+            clock.advance(micro);
+            assert_eq!(credit().await, 0, "{name}");
+            // It borrows, and so counts again.
+            assert!(!call(&limiter, &pool, &all, &slow, 0, 1).await.is_guaranteed, "{name}");
+            clock.advance(Duration::from_secs(2));
+            assert_eq!(credit().await, 2, "{name}");
+        }
     }
 }
 
@@ -110,6 +152,11 @@ async fn both_stores_decide_alike_in_batches() {
                 assert!(of_redis.failure().is_none(), "seed {seed}, step {step}: {of_redis:?}");
                 assert_eq!(seen(&of_redis), seen(&of_memory), "seed {seed}, step {step}: {one:?}");
                 made.push([of_memory, of_redis]);
+            }
+            if random.u8(0..20) == 0 {
+                for limiter in [&memory, &redis] {
+                    limiter.operator().reset(&tokens, &all).await.unwrap();
+                }
             }
             if random.bool() {
                 let [of_memory, of_redis] = made.swap_remove(random.usize(0..made.len()));
@@ -211,3 +258,64 @@ async fn a_borrower_waits_for_its_guarantee_or_for_the_pool() {
 }
 
 const MICRO: Duration = Duration::from_micros(1);
+
+/// A client reads what remains for it: what others leave beside the headroom, or its guarantee.
+#[tokio::test]
+async fn what_remains_is_the_more_of_what_can_be_borrowed_and_of_the_guarantee() {
+    for (name, _, on) in on_a_clock("guarantees-remaining") {
+        let clock = ManualClock::new();
+        let limiter = on(clock.clone());
+        let pool = pool(Quota::per_minute(60).burst(20), 10);
+        let (key, tenant) = (Key::new("all"), Policy::new("tenant", Quota::per_minute(6).burst(6)));
+        let remaining =
+            async |name, cost| call(&limiter, &pool, &key, &tenant, name, cost).await.decision.remaining();
+        // New ones have no credit.
+        assert_eq!([remaining(0, 1).await, remaining(1, 9).await], [Some(9), Some(0)], "{name}");
+        clock.advance(Duration::from_secs(30));
+        assert_eq!(remaining(0, 1).await, Some(9), "{name}");
+        assert_eq!(remaining(1, 9).await, Some(3), "{name}: its guarantee");
+        assert_eq!([remaining(0, 1).await, remaining(0, 1).await], [Some(1), Some(0)], "{name}");
+        // To the last unit of the pool.
+        clock.advance(Duration::from_secs(60));
+        let critical = limiter.check(&pool, &key, 14).await.unwrap();
+        assert_eq!(critical.remaining(), Some(6), "{name}");
+        assert_eq!(remaining(1, 6).await, Some(0), "{name}");
+    }
+}
+
+/// The log of denials has the tenant, and the pool in whose name it was denied.
+#[tokio::test]
+async fn a_denial_of_a_pool_is_logged_with_its_client() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let log = limiter.record_denials();
+    let pool = pool(Quota::per_hour(4), 3);
+    let (all, tenant) = (Key::new("all"), Policy::new("tenant", Quota::per_hour(3)));
+    let first = call(&limiter, &pool, &all, &tenant, 7, 1).await.decision;
+    assert_eq!(first.borrowed().count(), 1);
+    assert_eq!(log.recent().len(), 0);
+    let denied = call(&limiter, &pool, &all, &tenant, 7, 1).await.decision;
+    assert_eq!((denied.is_shed(), denied.borrowed().count()), (true, 0));
+    let mut seen: Vec<(String, String)> = Vec::new();
+    for denials in log.recent() {
+        seen.push((denials.policy.name().to_owned(), denials.key.as_str().to_owned()));
+    }
+    seen.sort();
+    assert_eq!(seen, [("pool".into(), "all".into()), ("tenant".into(), "%(all%|7%)".into())]);
+}
+
+/// Another process settles the pool. It has no guarantee, which is refunded only together with its pool.
+#[tokio::test]
+async fn a_token_settles_the_pool() {
+    let secret = SettlementSecret::new([7; 32]);
+    for (name, limiter) in stores("guarantees-token").await {
+        let pool = pool(Quota::per_hour(20), 10);
+        let (all, tenant) = (Key::new("all"), Policy::new("tenant", Quota::per_hour(5)));
+        let decision = call(&limiter, &pool, &all, &tenant, 0, 8).await.decision;
+        let token = Reservation::new(&limiter, &decision).into_token(&secret, HOUR).unwrap();
+        let settled = limiter.settle_token(&secret, &token, std::slice::from_ref(&pool), 3).await.unwrap();
+        assert_eq!(settled.rules().len(), 1, "{name}");
+        assert_eq!(limiter.peek(&pool, &all, 0).await.unwrap().remaining(), Some(17), "{name}");
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);

@@ -14,9 +14,10 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use prometheus_parse::{Scrape, Value};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    Charge, Criticality, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, Policy, Quota,
+    RateLimitLayer,
     algorithm::{FixedWindow, LeakyBucket},
-    policy::{Enforcement, EnforcementSwitch, Penalty},
+    policy::{Enforcement, EnforcementSwitch, Headroom, Penalty},
     store::{ManualClock, Store},
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
@@ -141,6 +142,26 @@ async fn denials_of_a_banned_key_have_a_separate_verdict() {
     let request = Request::get("/").header("x-user", "alice").body(()).unwrap();
     service.oneshot(request).await.unwrap();
     assert_eq!(counted(&handle, "ratelimit_rejections_total"), map([("reason=banned", 1.0)]));
+}
+
+#[tokio::test]
+async fn requests_beyond_a_guarantee_are_counted_as_borrowed_or_denied() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let limiter = Limiter::new(MemoryStore::new());
+    let pool = Policy::new("pool", Quota::per_hour(4)).headroom(Criticality::Sheddable, Headroom::Units(2));
+    let tenant = Policy::new("tenant", Quota::per_hour(2));
+    let charge = Charge::new(&pool, &Key::new("all"), 1).with_criticality(Criticality::Sheddable);
+    let charges = [charge.guarantee(&tenant, &Key::new("acme")).unwrap(), charge];
+    for _ in 0..3 {
+        limiter.check_all(&charges).await.unwrap();
+    }
+    let expected = map([
+        ("policy=pool,source=store,verdict=admitted", 2.0),
+        ("policy=pool,source=store,verdict=shed", 1.0),
+        ("policy=tenant,source=store,verdict=borrowed", 2.0),
+        ("policy=tenant,source=store,verdict=denied", 1.0),
+    ]);
+    assert_eq!(counted(&handle, "ratelimit_decisions_total"), expected);
 }
 
 #[tokio::test]

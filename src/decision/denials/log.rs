@@ -179,8 +179,11 @@ impl DenialLog {
         let made_at = decision.made_at().unwrap_or_else(wall_micros);
         let enforced = decision.outcomes().iter().map(|outcome| (outcome, false));
         // A denied request did not go on without a charge.
-        let denied_nothing = |outcome: &&Outcome| outcome.is_shadow() || !decision.is_denied();
-        let is_denial = |outcome: &&Outcome| !outcome.charge().is_guarantee() && denied_nothing(outcome);
+        let is_denial = |outcome: &&Outcome| match outcome.charge().is_guarantee() {
+            // It shows which client of the pool it was.
+            true => decision.is_denied(),
+            false => outcome.is_shadow() || !decision.is_denied(),
+        };
         let shadows = decision.shadows().iter().filter(is_denial);
         let shadows = shadows.map(|outcome| (outcome, outcome.is_shadow()));
         for (outcome, is_shadow) in enforced.chain(shadows).filter(|(outcome, _)| outcome.is_denied()) {

@@ -77,7 +77,7 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// How many whole units a refund of `units` returns. 0 for a custom algorithm, which no guarantee needs.
+    /// See [`Counter::returned`]. 0 for a custom algorithm, which no guarantee needs.
     pub(super) fn returned(&self, state: &State, now: u64, units: u64, receipt: Receipt) -> u64 {
         match &self.form {
             Form::BuiltIn(counter) => counter.returned(self.arguments(), state, now, units, receipt),

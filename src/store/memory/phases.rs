@@ -89,7 +89,7 @@ impl<'a> Phases<'a> {
                 Some(strikes(penalty).ban(state, now, penalty.charge.cost()))
             });
         }
-        // The units that the charge before has got.
+        // What the guarantee in the pool before may get.
         let mut returned = 0;
         for (at, item) in self.items.iter().enumerate() {
             let most = if item.charge.policy().pool().is_some() { returned } else { u64::MAX };
@@ -236,10 +236,10 @@ impl Item<'_> {
         self.charge.policy().pool() == Some(pool.charge.policy().tag())
     }
 
-    /// How many whole units a refund of `units` returns.
+    /// How many units a guarantee in this pool may get if `units` are refunded. All if there is no state, because then it is full.
     fn returned(&self, guards: &mut Guards<'_>, units: u64, receipt: Receipt) -> u64 {
         let now = guards.now;
-        guards.state(self.location).map_or(0, |state| self.counting.returned(state, now, units, receipt))
+        guards.state(self.location).map_or(units, |state| self.counting.returned(state, now, units, receipt))
     }
 
     /// Whether this denial is only for the sake of the headroom.

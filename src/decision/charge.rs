@@ -368,10 +368,14 @@ impl Charge {
     }
 
     /// A charge of the same units on the guarantee that `key` has in the pool of this charge, at the quota of `policy`. Decide both
-    /// together. In a layer, use [`Rule::guarantee`](crate::Rule::guarantee), which says more.
+    /// together. In a layer, use [`Rule::guarantee`](crate::Rule::guarantee), which says what is guaranteed.
     ///
-    /// Where it fits, this charge leaves no [headroom](Self::headroom). Where it does not, the units are borrowed if that much
-    /// remains beside the headroom, and the guarantee is not charged. [`Decision::shadows`](crate::Decision::shadows) has its outcome.
+    /// If the guarantee fits, both are charged and the pool ignores its [headroom](Self::headroom). Otherwise only the pool is charged,
+    /// and keeps its headroom: so give this charge a [criticality](Self::with_criticality) for which the pool has one.
+    /// [`Decision::shadows`](crate::Decision::shadows) has the outcome of the guarantee.
+    ///
+    /// An [operator](crate::Operator) finds the guarantee by the policy and the key of the returned charge: `tenant` in `vendor` is
+    /// stored under `tenant%@vendor:guarantee`. A reset empties it.
     ///
     /// # Errors
     ///
@@ -454,8 +458,7 @@ impl Charge {
         self.degrades || self.is_guarantee() || self.is_shadow()
     }
 
-    /// Whether the charge is of a [guarantee](Self::guarantee). Its denial means that the request borrows from the pool, or is denied
-    /// by it.
+    /// Whether the charge is of a [guarantee](Self::guarantee). If it is denied and the decision is admitted, the request borrows.
     #[must_use]
     #[inline]
     pub fn is_guarantee(&self) -> bool {

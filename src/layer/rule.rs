@@ -17,7 +17,8 @@ use crate::{
 /// [`RateLimitLayer::new`](crate::RateLimitLayer::new) makes a layer with one rule from a policy and a key.
 /// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) takes a `Rule` or a table of them. Add
 /// more with [`rule`](crate::RateLimitLayer::rule). All rules are decided in one atomic step; in a Redis
-/// Cluster, rules with different keys are decided [one after the other](crate::guide::redis#cluster).
+/// Cluster, rules with different keys are decided [one after the other](crate::guide::redis#cluster), except a
+/// [guarantee](Self::guarantee) and its pool.
 ///
 /// # Example
 ///
@@ -236,37 +237,45 @@ impl Rule {
         self
     }
 
-    /// Makes the policy a pool, of which each client has a guarantee: `key` says which client it is, and `policy` the quota. A
-    /// request within its guarantee may use the pool to its last unit. Any other one borrows what is left, down to the pool's
-    /// [headroom](crate::Policy::headroom). So no client can take what is guaranteed to the others, and what they do not use is not
-    /// lost.
+    /// Guarantees each client a part of this rule's policy, the *pool*. `key` identifies the client, and `policy` is its part.
     ///
-    /// Both are decided in one atomic step, also in a Redis Cluster, where a guarantee is in the shard of its pool. A request is
-    /// charged the same [cost](Self::cost) on both, or only on the pool if it borrows. It is
-    /// [`Sheddable`](Criticality::Sheddable), unless [`criticality`](Self::criticality) says otherwise: the most critical requests
-    /// would leave no headroom. A denial has the shorter of the waits for the guarantee and for the pool.
+    /// A request within its guarantee may use the pool to its last unit. Any other one *borrows* what is left, down to the pool's
+    /// [headroom](crate::Policy::headroom). So no client can take what is guaranteed to the others, and what they do not use is not
+    /// lost. [`Decision::borrowed`](crate::Decision::borrowed) tells the handler.
+    ///
+    /// Both are decided in one atomic step, also in a Redis Cluster, where a guarantee is in the shard of its pool (with keys of up to
+    /// 90 bytes together). A request within its guarantee is charged its [cost](Self::cost) on both, and one that borrows on the pool
+    /// only. Settlements and refunds are for both. A denied request has the shorter of the waits for its guarantee and for the pool.
+    ///
+    /// Requests are [`Sheddable`](Criticality::Sheddable) by default. If you set a [criticality](Self::criticality), set headroom for
+    /// that level too: without it, borrowers leave nothing.
     ///
     /// # What is guaranteed
     ///
     /// No request within its guarantee is denied by the pool, if
     ///
-    /// * the quotas of all guarantees are together within the pool's quota;
-    /// * their bursts are together within the headroom, with their [debts](crate::Policy::max_debt) and the units that requests are
-    ///   [settled](Self::reserve) above their reservations;
-    /// * and each burst is at least the cost of a request, and the pool's burst at least the headroom and that cost.
+    /// * the quotas of all guarantees are together at most the pool's quota;
+    /// * the headroom is at least the sum of the bursts of all guarantees, of their [debts](crate::Policy::max_debt), and of what
+    ///   borrowers are [settled](Self::reserve) at above their reservations;
+    /// * the pool's burst is at least the headroom plus the largest cost, and each guarantee's burst at least the largest cost of its
+    ///   client.
     ///
-    /// For example, 20 tenants whose calls cost up to 8,000 tokens have bursts of 8,000, so the headroom is 160,000, and the pool's
-    /// burst at least 168,000. The headroom stays unspent as stock. The rate is still used fully while a request waits.
+    /// With 20 tenants whose calls cost up to 8,000 tokens, the bursts are 8,000, the headroom is 160,000, and the pool's burst at
+    /// least 168,000. The headroom is stock: borrowers can still use the full rate. Nothing adds the numbers of all clients up.
     ///
-    /// A new client, and one that was silent for a day, has no credit at first: it borrows, and its guarantee starts to count. So
-    /// does a key that Redis has lost. If the clock of Redis steps back, a guarantee may lack up to as many units as the pool gets
-    /// in one period of its quota in lowest terms (1 for 100 a second, 7 for 168,000 a minute): add them to the headroom.
+    /// A guarantee starts empty, also after a day without requests, if Redis has lost its key, and after a reset. It counts from the
+    /// first request on, even a denied one, and until it has the units the client borrows.
+    ///
+    /// Each time the clock of Redis steps back, guarantees may lack as many units as the pool gets in one period of its quota in lowest
+    /// terms, until the pool is full again: 1 for 100 a second, 7 for 168,000 a minute. Add them to the headroom.
     ///
     /// # Panics
     ///
-    /// If `policy` and the pool are constant and the above cannot hold even for one client, or if one of them is not counted by a
-    /// bucket that drains continuously: other algorithms lose what is left unused. [`try_guarantee`](Self::try_guarantee) gives an
-    /// error instead. If `policy` is chosen per request, the request fails with that error.
+    /// If `policy` and the pool are constant, and either is not counted by a bucket that drains continuously, since other algorithms
+    /// lose what is left unused; if the burst of `policy` and its debt are above the headroom for `Sheddable`, or the headroom is the
+    /// whole pool; if the quota of `policy` is above the pool's; and if the pool is chosen per request.
+    /// [`try_guarantee`](Self::try_guarantee) gives an error instead. If `policy` is chosen per request, the request fails with that
+    /// error; if none is chosen, it borrows.
     ///
     /// # Example
     ///
@@ -279,6 +288,7 @@ impl Rule {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let vendor = Policy::new("vendor", Quota::per_hour(10)).headroom(Criticality::Sheddable, Headroom::Units(8));
     /// let tenant = Policy::new("tenant", Quota::per_hour(5).burst(4));
+    /// // Clients choose their headers: in a service, take the tenant from what was authenticated.
     /// let rule = Rule::new(vendor, Key::new("all")).guarantee(tenant, Header::new("x-tenant"));
     /// let service = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     /// let service = service.layer(tower::service_fn(|_: Request<String>| async {

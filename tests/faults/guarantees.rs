@@ -29,7 +29,7 @@ const BURST: u64 = 5;
 /// Of the tenant that floods, and of the others.
 const FLOOD: f64 = 500.0;
 const USUAL: f64 = 9.0;
-/// After so many seconds, one tenant gets more and another one less, and sends as much.
+/// After this many seconds, one tenant gets more and another one less, and sends as much.
 const CHANGE: u64 = 15;
 const PLANS: [(usize, u64); 2] = [(1, 14), (2, 6)];
 /// When the server is frozen, and when it continues.

@@ -410,7 +410,8 @@ impl Charge {
     /// # }
     /// ```
     pub fn guarantee(&self, policy: &Policy, key: &Key) -> Result<Self, Error> {
-        let charge = Self::of(policy.guarantee_in(&self.policy)?, Key::join([&self.key, key]), self.cost);
+        policy.check_guarantee_in(&self.policy)?;
+        let charge = Self::of(policy.guarantee_in(&self.policy)?, key.in_pool(&self.key), self.cost);
         Ok(charge.by_rule(self.rule(), self.unit))
     }
 
@@ -456,6 +457,11 @@ impl Charge {
     #[inline]
     pub fn never_denies(&self) -> bool {
         self.degrades || self.is_guarantee() || self.is_shadow()
+    }
+
+    /// Whether the charge is of a guarantee in the pool of `other`.
+    pub(crate) fn is_guarantee_in(&self, other: &Self) -> bool {
+        self.policy.pool() == Some(other.policy.tag()) && self.key.is_in_pool(&other.key)
     }
 
     /// Whether the charge is of a [guarantee](Self::guarantee). If it is denied and the decision is admitted, the request borrows.

@@ -115,10 +115,12 @@ impl Decision {
         }
         let enforced = outcomes.len() - shadows;
         for at in enforced..outcomes.len() {
-            let Some(pool) = outcomes[at].policy().pool() else { continue };
-            let guarantee = outcomes[at].clone();
-            let of_pool = outcomes.iter_mut().filter(|outcome| outcome.policy().tag() == pool);
-            of_pool.for_each(|outcome| outcome.with_guarantee(&guarantee));
+            if outcomes[at].charge().is_guarantee() {
+                let guarantee = outcomes[at].clone();
+                let of_pool =
+                    outcomes.iter_mut().filter(|one| guarantee.charge().is_guarantee_in(one.charge()));
+                of_pool.for_each(|pool| pool.with_guarantee(&guarantee));
+            }
         }
         let severity = |verdict: &Verdict| match *verdict {
             Verdict::Admit => (0, Duration::ZERO),
@@ -422,8 +424,15 @@ impl Decision {
     /// # }
     /// ```
     pub fn borrowed(&self) -> impl Iterator<Item = &Outcome> {
-        let is_beyond = |outcome: &&Outcome| outcome.is_denied() && outcome.charge().is_guarantee();
+        let is_beyond = |outcome: &&Outcome| outcome.is_denied() && self.has_lent(outcome) == Some(true);
         self.shadows().iter().filter(is_beyond).filter(|_| !self.is_denied())
+    }
+
+    /// Of the outcome of a guarantee, whether the pool admits. `None` for any other outcome.
+    pub(crate) fn has_lent(&self, guarantee: &Outcome) -> Option<bool> {
+        let mut pools =
+            self.all_outcomes().iter().filter(|one| guarantee.charge().is_guarantee_in(one.charge()));
+        guarantee.charge().is_guarantee().then(|| pools.all(|pool| !pool.is_denied()))
     }
 
     /// Whether the request is denied only for the sake of [more critical](crate::Policy::headroom) ones: under each policy that

@@ -91,9 +91,11 @@ fn count(decision: &Decision) {
     for outcome in decision.all_outcomes() {
         let verdict = match outcome.verdict() {
             Verdict::Deny { .. } if outcome.charge().degrades() && decision.is_denied() => continue,
-            Verdict::Deny { .. } if outcome.charge().is_guarantee() && !decision.is_denied() => {
-                Counted::Borrowed
-            }
+            Verdict::Deny { .. } if outcome.charge().is_guarantee() => match decision.has_lent(outcome) {
+                Some(true) if decision.is_denied() => continue,
+                Some(true) => Counted::Borrowed,
+                _ => Counted::Denied,
+            },
             Verdict::Deny { .. } if outcome.charge().degrades() => Counted::Degraded,
             Verdict::Deny { .. } if outcome.is_shadow() => Counted::ShadowDenied,
             Verdict::Deny { .. } if outcome.is_banned() => Counted::Banned,

@@ -276,6 +276,9 @@ impl Outcome {
 
     /// Takes what its guarantee has into this outcome of a pool: the units, and if both deny the shorter wait.
     pub(super) fn with_guarantee(&mut self, guarantee: &Self) {
+        if self.is_banned() {
+            return;
+        }
         self.guaranteed = guarantee.remaining;
         if let (Verdict::Deny { retry_after }, Some(most)) = (&mut self.verdict, guarantee.retry_after()) {
             *retry_after = Some(retry_after.map_or(most, |wait| wait.min(most)));

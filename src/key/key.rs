@@ -12,8 +12,8 @@ use std::{
 use super::{
     Secret,
     text::{
-        self, EMPTY, FIRST, HashSecret, KEYED, MAX, PREFLIGHT, SECOND, Text, bounded, hashed_join,
-        identity_of, identity_of_parts, is_join, push_hex, split_marks,
+        self, EMPTY, FIRST, HashSecret, KEYED, MAX, OPEN, PREFLIGHT, SECOND, Text, bounded, hashed,
+        hashed_join, identity_of, identity_of_parts, is_join, push_hex, split_marks,
     },
 };
 
@@ -328,7 +328,7 @@ impl Key {
     }
 
     /// The keys that were [joined](Self::join). `None` if this key is not a join, or if they are not known.
-    pub(crate) fn parts(&self) -> Option<Vec<Self>> {
+    pub(super) fn parts(&self) -> Option<Vec<Self>> {
         if !is_join(self.as_str()) {
             return None;
         }
@@ -400,12 +400,37 @@ impl Key {
         text.strip_prefix(PREFLIGHT.as_bytes()).map_or(("", text), |client| (PREFLIGHT, client))
     }
 
-    /// The identity of the pool, of a key that joins it with a client's, or as much as is known of it.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn of_pool(&self) -> &[u8] {
-        let (_, joined) = self.split_preflight();
-        let first = |joined| text::parts(str::from_utf8(joined).ok()?)?.first().copied();
-        first(joined).map_or(joined, str::as_bytes)
+    /// The key of a guarantee that this client has in the pool with the key `pool`. If both together are too long, only this one is
+    /// hashed: a Redis Cluster finds the shard of the pool by the other one.
+    pub(crate) fn in_pool(&self, pool: &Self) -> Self {
+        let joined = Self::join([pool, self]);
+        if joined.as_str().starts_with(OPEN) {
+            return joined;
+        }
+        let short = Self::of_text(hashed(self.as_str()).as_str());
+        let mut origin = joined.to_origin();
+        origin.identity = Some(Identity::Parts([pool.clone(), self.clone()].into()));
+        Self::with_origin(Self::join([pool, &short]).text().clone(), origin)
+    }
+
+    /// Whether this may be the key of a guarantee in the pool with the key `pool`.
+    pub(crate) fn is_in_pool(&self, pool: &Self) -> bool {
+        let identity = pool.split_preflight().1;
+        self.of_pool().is_none_or(|own| own == identity)
+    }
+
+    /// The identity of the pool, of the key of a guarantee. `None` if it is too long to be known.
+    pub(crate) fn of_pool(&self) -> Option<&[u8]> {
+        let joined = str::from_utf8(self.split_preflight().1).ok()?;
+        Some(text::parts(joined)?.first()?.as_bytes())
+    }
+
+    /// The client, of the key of a guarantee.
+    pub(crate) fn client_in_pool(&self) -> Option<Self> {
+        match self.origin().and_then(|origin| origin.identity.as_ref()) {
+            Some(Identity::Parts(parts)) => parts.get(1).cloned(),
+            _ => parts_of(str::from_utf8(self.split_preflight().1).ok()?)?.into_iter().nth(1),
+        }
     }
 
     /// Whether this is the key of a preflight without an identity, which is marked twice.

@@ -185,6 +185,11 @@ pub(super) fn bounded(mark: &str, text: &str) -> (Text, bool) {
     (bounded, hashed)
 }
 
+/// The hash of `text`, as of one that is too long.
+pub(super) fn hashed(text: &str) -> Text {
+    hash(HASHED, text)
+}
+
 /// `mark` before 128 bits of the SHA-256 of `text`.
 fn hash(mark: &str, text: &str) -> Text {
     let mut hash = mark.to_owned();

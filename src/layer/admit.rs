@@ -258,11 +258,15 @@ impl Admit<'_> {
         self.denial_of(charges.values.iter().cloned().chain(of_keys))
     }
 
+    /// Whether it is charged to a pool in which the request has a guarantee.
+    fn is_pool(self, charge: &Charge) -> bool {
+        self.context.rule(charge.rule()).is_some_and(Rule::has_guarantee)
+    }
+
     fn denial_of(self, charges: impl Iterator<Item = Charge>) -> Answer<Option<Decision>> {
         let config = &self.context.config;
         // A guarantee may admit what its pool alone denies.
-        let is_pool = |charge: &Charge| self.context.rule(charge.rule()).is_some_and(Rule::has_guarantee);
-        let charges = charges.filter(|charge| !is_pool(charge));
+        let charges = charges.filter(|charge| !self.is_pool(charge));
         match &config.routes {
             Some(_) => deny_early(&config.limiter, merged(charges.collect()).into_iter()),
             None => deny_early(&config.limiter, charges),
@@ -316,7 +320,13 @@ impl Admit<'_> {
         }
     }
 
-    fn charge_gathered(self, charges: Result<Gathered<Charge>, Error>) -> Now<Admission, Waiting> {
+    fn charge_gathered(self, mut charges: Result<Gathered<Charge>, Error>) -> Now<Admission, Waiting> {
+        if let Ok(Gathered { values, unidentified: Some(_) }) = &mut charges
+            && self.context.enforcement != Enforcement::ReportOnly
+        {
+            // The request is rejected, so it uses nothing of a pool.
+            values.retain(|charge| !(charge.is_guarantee() || self.is_pool(charge)));
+        }
         let admission = match charges {
             Ok(Gathered { values, unidentified }) if values.is_empty() => match unidentified {
                 Some(error) => self.reject(Rejection::Unidentified(*error)),

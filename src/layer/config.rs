@@ -164,7 +164,9 @@ impl Config {
     /// What to warn of before the first request.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<_> = self.known_policies().flat_map(|policy| policy.warnings()).collect();
-        let is_limiting = |rule: &Rule| !rule.looks_up() && rule.policy.known().is_some();
+        // A pool is not charged for a client that is unknown.
+        let is_limiting =
+            |rule: &Rule| !rule.looks_up() && !rule.has_guarantee() && rule.policy.known().is_some();
         for (scope, rule) in &self.rules.rules {
             let policy = rule.policy.known();
             let limits = |(limited, rule): &(Scope, Rule)| {

@@ -171,6 +171,10 @@ impl Decider {
         // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with
         // the charges.
         charges.sort_by_key(Charge::never_denies);
+        if let Some(mut ordered) = action.ordered(&charges) {
+            ordered.sort_by_key(Charge::never_denies);
+            charges = ordered;
+        }
         // Peeks, debits and refunds get no permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {

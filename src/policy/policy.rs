@@ -375,31 +375,47 @@ impl Policy {
     /// The internal policy that counts what a client may always take of `pool`: at this policy's quota. It denies nothing, and where
     /// it admits, the charge on the pool leaves no headroom.
     ///
-    /// Both are buckets that drain continuously, so units that are left unused stay in the pool: if the quotas of all guarantees are
-    /// within the pool's rate, and their bursts within its headroom, then the pool has the units of each.
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if one of them is not a bucket that drains continuously.
+    pub(crate) fn guarantee_in(&self, pool: &Self) -> Result<Self, Error> {
+        let mode = pool.settings().failure_mode;
+        let is_of_it =
+            |known: &&Self| known.pool() == Some(pool.tag()) && known.settings().failure_mode == mode;
+        if let Some(known) = self.0.guarantee.get().filter(is_of_it) {
+            return Ok(known.clone());
+        }
+        self.buckets(pool)?;
+        let of = |policy: &Self| {
+            policy.label().split_once(':').map_or_else(String::new, |(name, _)| name.to_owned())
+        };
+        let label: Box<str> = format!("{}%@{}:{}", of(self), of(pool), Guarantee.name()).into();
+        let tag = hasher().hash_one(&*label);
+        let name = PolicyName { tag, label, pool: Some(pool.tag()), ..self.0.name.clone() };
+        let settings = PolicySettings {
+            algorithm: Arc::new(Guarantee),
+            failure_mode: mode,
+            max_lease: None,
+            penalty: None,
+            headroom: BTreeMap::new(),
+            enforced: 1.0,
+            ..self.settings().clone()
+        };
+        let guarantee = Self::build(name, settings)?;
+        let _ = self.0.guarantee.set(guarantee.clone());
+        Ok(guarantee)
+    }
+
+    /// Checks that this policy can be a guarantee in `pool`.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if that cannot hold even for this guarantee alone.
-    pub(crate) fn guarantee_in(&self, pool: &Self) -> Result<Self, Error> {
-        // One that was made once stays, even if the pool has changed: a request is not the place to find that it no longer holds.
-        let mode = pool.settings().failure_mode;
-        let known = self.0.guarantee.get();
-        let known =
-            known.filter(|known| known.pool() == Some(pool.tag()) && known.settings().failure_mode == mode);
-        if let Some(known) = known {
-            return Ok(known.clone());
-        }
-        let (name, its_name) = (self.name(), pool.name());
-        let (Some([period, units, burst]), Some([its_period, its_units, capacity])) =
-            (self.continuous_bucket(), pool.continuous_bucket())
-        else {
-            return Err(invalid!(
-                "{name:?} cannot be a guarantee in {its_name:?}: count both by `Gcra`, or a `TokenBucket` or `LeakyBucket::meter` \
-                 without steps, start or queue, because others lose what is left unused there"
-            ));
-        };
-        let (burst, headroom) = (burst + self.settings().max_debt, pool.headroom_of(Criticality::Sheddable));
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) as [`guarantee_in`](Self::guarantee_in), and if it could not hold for one
+    /// client alone.
+    pub(crate) fn check_guarantee_in(&self, pool: &Self) -> Result<(), Error> {
+        let (name, its_name, settings) = (self.name(), pool.name(), self.settings());
+        let [[period, units, burst], [its_period, its_units, capacity]] = self.buckets(pool)?;
+        let (burst, headroom) = (burst + settings.max_debt, pool.headroom_of(Criticality::Sheddable));
         if burst > headroom {
             return Err(invalid!(
                 "the guarantee {name:?} has {burst} units with its debt, and {its_name:?} keeps {headroom}: set \
@@ -415,28 +431,24 @@ impl Policy {
         if u128::from(units) * u128::from(its_period) > u128::from(its_units) * u128::from(period) {
             return Err(invalid!("the guarantee {name:?} is more than the quota of {its_name:?}"));
         }
-        let of = |policy: &Self| {
-            policy.label().split_once(':').map_or_else(String::new, |(name, _)| name.to_owned())
-        };
-        let label: Box<str> = format!("{}%@{}:{}", of(self), of(pool), Guarantee.name()).into();
-        let name = PolicyName {
-            tag: hasher().hash_one(&*label),
-            label,
-            pool: Some(pool.tag()),
-            ..self.0.name.clone()
-        };
-        let settings = PolicySettings {
-            algorithm: Arc::new(Guarantee),
-            failure_mode: mode,
-            max_lease: None,
-            penalty: None,
-            headroom: BTreeMap::new(),
-            enforced: 1.0,
-            ..self.settings().clone()
-        };
-        let guarantee = Self::build(name, settings)?;
-        let _ = self.0.guarantee.set(guarantee.clone());
-        Ok(guarantee)
+        if settings.penalty.is_some() || settings.enforced < 1.0 {
+            return Err(invalid!(
+                "the guarantee {name:?} has a penalty or is a shadow, and a guarantee denies nothing: leave these out, or \
+                 set them for {its_name:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The numbers of a guarantee and of its pool, as buckets. Units that are left unused stay in such a pool.
+    fn buckets(&self, pool: &Self) -> Result<[[u64; 3]; 2], Error> {
+        let (name, its_name) = (self.name(), pool.name());
+        self.continuous_bucket().zip(pool.continuous_bucket()).map(Into::into).ok_or_else(|| {
+            invalid!(
+                "{name:?} cannot be a guarantee in {its_name:?}: count both by `Gcra`, or a `TokenBucket` or `LeakyBucket::meter` \
+                 without steps, start or queue, because others lose what is left unused there"
+            )
+        })
     }
 
     /// The period, the units that drain in it and the burst of a bucket that drains continuously, starts full and does not queue.

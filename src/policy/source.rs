@@ -340,17 +340,20 @@ impl PolicySource {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a policy cannot be a guarantee in the pool, or the pool is chosen per request.
     pub(crate) fn guarantee_in(self, pool: &Self) -> Result<Self, Error> {
+        let known = pool.known().ok_or_else(|| {
+            Error::invalid(
+                "a pool with guarantees must be one policy: a policy that is chosen per request has no headroom to compare with",
+            )
+        })?;
+        if let Some(policy) = self.known() {
+            policy.check_guarantee_in(&known)?;
+        }
         if let (Some(policy), Some(pool)) = (self.constant(), pool.constant()) {
             return Ok(policy.guarantee_in(pool)?.into());
         }
-        ensure!(
-            !matches!(pool.0, Source::PerRequest { .. }),
-            "a pool with guarantees must be one policy: a policy that is chosen per request has no headroom to compare with"
-        );
         let (looks_up, pool) = (self.looks_up(), pool.clone());
         Ok(Self::choosing(looks_up, move |request, joined| {
-            let parts = joined.client().map_or_else(|| joined.parts(), |key| key.parts());
-            let client = parts.and_then(|parts| parts.into_iter().nth(1));
+            let client = joined.client_in_pool();
             let (pool, chosen) = (pool.known(), self.choose(request, client.as_ref().unwrap_or(joined))?);
             Ok(chosen.then(move |chosen| match (chosen?, pool) {
                 (Some(policy), Some(pool)) => policy.guarantee_in(&pool).map(Some),

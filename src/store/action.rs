@@ -86,8 +86,8 @@ impl Action {
             charges.iter().cloned().partition(Charge::is_guarantee);
         let mut ordered = Vec::with_capacity(charges.len());
         for charge in others {
-            let is_of_it = |one: &Charge| one.policy().pool() == Some(charge.policy().tag());
-            let guarantee = guarantees.iter().position(is_of_it).map(|at| guarantees.remove(at));
+            let guarantee = guarantees.iter().position(|one| one.is_guarantee_in(&charge));
+            let guarantee = guarantee.map(|at| guarantees.remove(at));
             ordered.push(charge);
             if let Some(guarantee) = guarantee {
                 ordered.insert(ordered.len() - usize::from(!is_refund), guarantee);

@@ -1,14 +1,17 @@
 //! Each tenant has a guarantee in a pool that all share, and borrows what the others leave.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::join_all;
+use http::{Request, Response, request::Parts};
 use support::{RedisServer, settings, size};
+use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Charge, Criticality, Decision, Key, Limiter, MemoryStore, Policy, PolicySource, Quota, Reservation, Rule,
+    Charge, Criticality, Decision, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, Policy,
+    PolicySource, Quota, RateLimitLayer, Reservation, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
     decision::{Outcome, Verdict},
-    policy::Headroom,
+    policy::{Headroom, Penalty},
     settlement::SettlementSecret,
     store::ManualClock,
 };
@@ -319,3 +322,106 @@ async fn a_token_settles_the_pool() {
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
+
+/// One of two pools with different keys, and one of two charges with different costs.
+#[tokio::test]
+async fn a_guarantee_is_of_one_pool_and_of_at_most_its_units() {
+    for (name, _, on) in on_a_clock("guarantees-pairs") {
+        let clock = ManualClock::new();
+        let limiter = on(clock.clone());
+        let pool = pool(Quota::per_hour(20), 10);
+        let (tenant, acme) = (Policy::new("tenant", Quota::per_hour(8)), Key::new("acme"));
+        let of = |key: &str, cost| Charge::new(&pool, &Key::new(key), cost).with_criticality(Sheddable);
+        let guarantee = |cost| of("us", cost).guarantee(&tenant, &acme).unwrap();
+        limiter.check_all(&[of("us", 1), guarantee(1)]).await.unwrap();
+        clock.advance(HOUR);
+        for key in ["eu", "us"] {
+            assert!(limiter.check(&pool, &Key::new(key), 15).await.unwrap().is_admitted(), "{name}");
+        }
+        let denied = async |charges: &[Charge]| {
+            let decision = limiter.check_all(charges).await.unwrap();
+            assert!(decision.is_denied(), "{name}");
+            decision.outcomes().iter().map(|one| one.verdict().is_denied()).collect::<Vec<_>>()
+        };
+        assert_eq!(denied(&[of("eu", 3), of("us", 3), guarantee(3)]).await, [true, false], "{name}");
+        assert_eq!(denied(&[of("us", 3), guarantee(2)]).await, [true], "{name}");
+        assert!(limiter.check_all(&[of("us", 3), guarantee(3)]).await.unwrap().is_admitted(), "{name}");
+    }
+}
+
+/// What else decides over the request: a ban of the pool, a shadow, and a rule that lets it go on.
+#[tokio::test]
+async fn a_pool_that_bans_or_denies_nothing_lends_nothing() {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let (all, tenant) = (Key::new("all"), Policy::new("tenant", Quota::per_hour(3)));
+    let banning = pool(Quota::per_hour(20), 10).penalty(Penalty::manual());
+    limiter.operator().ban(&banning, &all, HOUR).await.unwrap();
+    let banned = call(&limiter, &banning, &all, &tenant, 0, 1).await.decision;
+    assert_eq!((banned.retry_after(), banned.remaining()), (Some(HOUR), Some(0)), "not the wait for a unit");
+
+    let pool = pool(Quota::per_hour(4), 3);
+    let charge = Charge::new(&pool, &Key::new("other"), 1).with_criticality(Sheddable).or_degrade();
+    let both = [charge.guarantee(&tenant, &Key::new("acme")).unwrap(), charge];
+    let borrowed = limiter.check_all(&both).await.unwrap();
+    assert_eq!((borrowed.borrowed().count(), borrowed.degraded().count()), (1, 0));
+    let degraded = limiter.check_all(&both).await.unwrap();
+    assert_eq!((degraded.borrowed().count(), degraded.degraded().count()), (0, 1));
+}
+
+#[tokio::test]
+async fn an_outage_decides_each_charge_as_its_own_and_a_shadow_of_a_closed_pool_denies_nothing() {
+    let server = RedisServer::start();
+    let store = settings().deadline(Duration::from_millis(50)).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(store);
+    server.signal("STOP");
+    let local = FailureMode::Local { instances: 1 };
+    let of = |pool: Policy| Charge::new(&pool, &Key::new("all"), 1).with_criticality(Sheddable);
+    let tenant = Policy::new("tenant", Quota::per_hour(3));
+    let charge = of(pool(Quota::per_hour(20), 10).failure_mode(local));
+    let guarantee = charge.guarantee(&tenant, &Key::new("acme")).unwrap();
+    let extra = Charge::new(&Policy::new("extra", Quota::per_hour(9)).failure_mode(local), &Key::new("x"), 1);
+    let decision = limiter.check_all(&[extra.or_degrade(), charge, guarantee]).await.unwrap();
+    assert!(decision.failure().is_some() && decision.is_admitted(), "{decision:?}");
+    assert_eq!((decision.degraded().count(), decision.borrowed().count()), (0, 1), "{decision:?}");
+
+    let closed = pool(Quota::per_hour(20), 10).failure_mode(FailureMode::Closed);
+    for charge in [of(closed.clone().shadow()), of(closed).or_degrade()] {
+        let guarantee = charge.guarantee(&tenant, &Key::new("acme")).unwrap();
+        let decision = limiter.check_all(&[charge, guarantee]).await.unwrap();
+        assert!(decision.is_admitted(), "{decision:?}");
+    }
+    server.signal("CONT");
+}
+
+fn get(tenant: Option<&str>) -> Request<String> {
+    let request = Request::get("/");
+    let request = tenant.map_or_else(Request::builder, |tenant| request.header("x-tenant", tenant));
+    request.body(String::new()).unwrap()
+}
+
+/// A pool that is lowered while the service runs, plans that are chosen per request, and requests without a tenant.
+#[tokio::test]
+async fn a_layer_charges_a_pool_for_known_tenants_at_any_quota() {
+    let full = pool(Quota::per_hour(20), 10);
+    let (changed, watched) = tokio::sync::watch::channel(full.clone());
+    let plan = PolicySource::per_request(|_: &Parts, key: &Key| {
+        let name = key.identity().unwrap();
+        (name.as_ref() != "guest").then(|| Policy::new("tenant", Quota::per_hour(9)))
+    });
+    let rule = Rule::new(PolicySource::watched(watched), Key::new("all"));
+    let rule = rule.guarantee(plan, Header::new("x-tenant").hashed([1; 32]));
+    let limiter = Limiter::new(MemoryStore::new());
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
+    let service =
+        layer.layer(service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new()))));
+    let status = async |request| service.clone().oneshot(request).await.unwrap().status().as_u16();
+    assert_eq!([status(get(Some("acme"))).await, status(get(Some("guest"))).await], [200, 200]);
+    assert_eq!(status(get(None)).await, 400);
+    assert_eq!(limiter.peek(&full, &Key::new("all"), 0).await.unwrap().remaining(), Some(18));
+    let preflight =
+        Request::options("/").header("origin", "x").header("access-control-request-method", "GET");
+    assert_eq!(status(preflight.header("x-tenant", "acme").body(String::new()).unwrap()).await, 200);
+    // Less than what is guaranteed, and than the headroom.
+    changed.send(full.with_quota(Quota::per_hour(5)).unwrap()).unwrap();
+    assert_eq!(status(get(Some("acme"))).await, 429);
+}

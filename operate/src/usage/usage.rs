@@ -201,8 +201,8 @@ async fn owed(limiter: &Limiter, decision: &Decision) -> Result<Vec<(Outcome, u6
     let others = decision.shadows().iter().filter(|outcome| !outcome.is_shadow());
     let mut all = Vec::new();
     for outcome in decision.outcomes().iter().chain(others) {
-        // A client that owes units has none left.
-        let owed = if outcome.remaining() == 0 {
+        // A client that owes units has none left. A new guarantee starts with its debt.
+        let owed = if outcome.remaining() == 0 && !outcome.charge().is_guarantee() {
             limiter.operator().owed(outcome.policy(), outcome.charge().key()).await?
         } else {
             0

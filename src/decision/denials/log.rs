@@ -179,10 +179,10 @@ impl DenialLog {
         let made_at = decision.made_at().unwrap_or_else(wall_micros);
         let enforced = decision.outcomes().iter().map(|outcome| (outcome, false));
         // A denied request did not go on without a charge.
-        let is_denial = |outcome: &&Outcome| match outcome.charge().is_guarantee() {
-            // It shows which client of the pool it was.
-            true => decision.is_denied(),
-            false => outcome.is_shadow() || !decision.is_denied(),
+        let is_denial = |outcome: &&Outcome| match decision.has_lent(outcome) {
+            // It shows which client of the pool was denied.
+            Some(has_lent) => !has_lent,
+            None => outcome.is_shadow() || !decision.is_denied(),
         };
         let shadows = decision.shadows().iter().filter(is_denial);
         let shadows = shadows.map(|outcome| (outcome, outcome.is_shadow()));

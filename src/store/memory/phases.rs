@@ -233,7 +233,7 @@ impl Item<'_> {
     }
 
     fn is_guarantee_in(&self, pool: &Item<'_>) -> bool {
-        self.charge.policy().pool() == Some(pool.charge.policy().tag())
+        self.charge.is_guarantee_in(pool.charge)
     }
 
     /// How many units a guarantee in this pool may get if `units` are refunded. All if there is no state, because then it is full.

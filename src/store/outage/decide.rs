@@ -223,11 +223,10 @@ pub(crate) const fn is_local(mode: FailureMode) -> bool {
 /// The strictest failure mode of the policies, without shadows. One that [degrades](Charge::degrades) the request rejects nothing, so
 /// with `Closed` it is decided here too.
 pub(crate) fn mode(charges: &[Charge]) -> FailureMode {
-    let modes = charges.iter().filter(|charge| !charge.is_shadow()).map(|charge| {
-        match charge.policy().settings().failure_mode {
-            FailureMode::Closed if charge.degrades() => FailureMode::Local { instances: 0 },
-            mode => mode,
-        }
+    let denies = |charge: &&Charge| !(charge.is_shadow() || charge.is_guarantee());
+    let modes = charges.iter().filter(denies).map(|charge| match charge.policy().settings().failure_mode {
+        FailureMode::Closed if charge.degrades() => FailureMode::Local { instances: 0 },
+        mode => mode,
     });
     let strictness = |mode: &FailureMode| match mode {
         FailureMode::Open => 0,

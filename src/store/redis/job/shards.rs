@@ -51,8 +51,8 @@ impl Shards {
 
     /// The shard of an identity; of a guarantee, that of its pool.
     pub(crate) fn of(&self, policy: &Policy, key: &Key) -> usize {
-        let identity = if policy.pool().is_some() { key.of_pool() } else { key.split_preflight().1 };
-        slot(identity) * self.count() / SLOTS
+        let of_pool = if policy.pool().is_some() { key.of_pool() } else { None };
+        slot(of_pool.unwrap_or(key.split_preflight().1)) * self.count() / SLOTS
     }
 
     /// The hash tag of a shard.

@@ -188,8 +188,8 @@ fn is_usual(job: &Job) -> bool {
 fn has_usual_guarantees(job: &Job) -> bool {
     job.charges.iter().enumerate().all(|(place, charge)| {
         let is_of_next = || {
-            let pool = job.charges.get(place + 1).map(|next| next.policy().tag());
-            charge.is_guarantee() && charge.policy().pool() == pool
+            let next = job.charges.get(place + 1);
+            next.is_some_and(|pool| charge.is_guarantee_in(pool) && charge.cost() >= pool.cost())
         };
         !charge.policy().usual().is_empty() && (!charge.never_denies() || is_of_next())
     })

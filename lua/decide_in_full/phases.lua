@@ -147,10 +147,8 @@ local function change(record, charge)
   local time, count, text = state_of(k, rule)
   local lifetime
   if run.change == 'refund' then
-    local returned
-    lifetime, time, count, text, returned =
+    lifetime, time, count, text, charge.returned =
       changed(rule.policy, cost, made, charge.made_mark, time, count, text, charge.holder)
-    charge.returned = returned or 0
   else
     lifetime, time, count, text = changed(rule.policy, cost, time, count, text, charge.holder)
   end

@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::join_all;
 use http::{Request, Response, request::Parts};
-use support::{RedisServer, settings, size};
+use support::{RedisServer, on_redis_with_clock, settings, size};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Charge, Criticality, Decision, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, Policy,
@@ -56,10 +56,12 @@ async fn a_refund_returns_to_a_guarantee_no_more_than_to_the_pool() {
         limiter.refund(&first.decision, 6).await.unwrap();
         let again = call(&limiter, &pool, &all, &slow, 0, 5).await;
         assert!(!again.is_guaranteed && again.decision.is_denied(), "{name}: {:?}", again.decision);
-        // A reset of the pool returns nothing, because others may have charged it since.
+        // Nothing is refunded to a pool that was reset since.
+        clock.advance(Duration::from_secs(6));
+        let before = call(&limiter, &pool, &all, &slow, 0, 6).await;
         limiter.operator().reset(&pool, &all).await.unwrap();
         assert!(call(&limiter, &pool, &all, &fast, 1, 1).await.decision.is_admitted(), "{name}");
-        limiter.refund(&first.decision, 6).await.unwrap();
+        limiter.refund(&before.decision, 6).await.unwrap();
         assert_eq!(call(&limiter, &pool, &all, &slow, 0, 0).await.credit, 0, "{name}");
         // What the pool returns, the guarantee gets.
         clock.advance(Duration::from_secs(6));
@@ -424,4 +426,55 @@ async fn a_layer_charges_a_pool_for_known_tenants_at_any_quota() {
     // Less than what is guaranteed, and than the headroom.
     changed.send(full.with_quota(Quota::per_hour(5)).unwrap()).unwrap();
     assert_eq!(status(get(Some("acme"))).await, 429);
+}
+
+/// Redis keeps the key of a client that goes on asking.
+#[tokio::test]
+async fn the_ttl_of_a_guarantee_is_renewed() {
+    let (server, clock, limiter) = on_redis_with_clock().await;
+    let (pool, [slow, _]) = slow_and_fast(&limiter, &clock, 0, 0).await;
+    let (all, hour) = (Key::new("all"), Duration::from_secs(3_600));
+    let ends = || {
+        let state: Vec<u8> = server.command(&["GET", "rl:tenant%@pool:guarantee:{%(all%|0%)}"]);
+        Duration::from_micros(f64::from_le_bytes(state[17..25].try_into().unwrap()) as u64)
+    };
+    for hours in [20, 20, 20, 20] {
+        clock.advance(hours * hour);
+        let before = ends();
+        assert!(call(&limiter, &pool, &all, &slow, 0, 2).await.is_guaranteed);
+        // A second for each unit, and a day.
+        let needed = Duration::from_secs(2 + 86_400);
+        let expected = if clock.now() + needed <= before { before } else { clock.now() + 2 * needed };
+        assert_eq!(ends(), expected);
+    }
+}
+
+/// In one call, where keys without a state are decided alike otherwise.
+#[tokio::test]
+async fn new_pools_are_decided_each_with_its_guarantee() {
+    let (_server, clock, limiter) = on_redis_with_clock().await;
+    let pool = pool(Quota::per_hour(21), 11);
+    let tenant = Policy::new("tenant", Quota::per_hour(11));
+    let keys = ["eu", "us", "ap"].map(Key::new);
+    let charges = keys.each_ref().map(|key| {
+        let charge = Charge::new(&pool, key, 11).with_criticality(Sheddable);
+        [charge.guarantee(&tenant, &Key::new("acme")).unwrap(), charge]
+    });
+    // More than can be borrowed. It counts from now on.
+    for charges in &charges {
+        assert!(limiter.check_all(charges).await.unwrap().is_denied());
+    }
+    clock.advance(HOUR);
+    // The one in between uses its guarantee.
+    assert!(limiter.check_all(&charges[1]).await.unwrap().is_admitted());
+    for key in &keys {
+        limiter.operator().reset(&pool, key).await.unwrap();
+    }
+    // The first call is sent alone.
+    let (_, decided) = tokio::join!(
+        limiter.check(&pool, &Key::new("first"), 1),
+        join_all(charges.iter().map(|charges| limiter.check_all(charges)))
+    );
+    let admitted: Vec<_> = decided.into_iter().map(|one| one.unwrap().is_admitted()).collect();
+    assert_eq!(admitted, [true, false, true]);
 }

@@ -125,6 +125,9 @@ async fn a_bucket_with_a_refund_keeps_the_headroom() {
             limiter.refund(&charged, 1).await.unwrap();
             assert!(ask(&limiter, &policy, Sheddable, 1).await.is_admitted(), "{name}");
             assert!(ask(&limiter, &policy, Sheddable, 1).await.is_shed(), "{name}");
+            let other = Charge::new(&Policy::new("other", Quota::per_hour(9)), &Key::new("all"), 1);
+            let charge = Charge::new(&policy, &Key::new("all"), 1).with_criticality(Sheddable);
+            assert!(limiter.check_all(&[charge, other]).await.unwrap().is_shed(), "{name}");
         }
     }
 }

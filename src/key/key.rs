@@ -577,6 +577,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_key_of_a_guarantee_shows_its_pool_and_its_client() {
+        let (pool, long) = (Key::new("p".repeat(56)), Key::new("c".repeat(200)));
+        for client in [&Key::new("acme"), &long, &Key::new("x".repeat(96))] {
+            for key in [client.in_pool(&pool), client.in_pool(&pool).of_preflight()] {
+                assert_eq!(key.of_pool(), Some(pool.as_bytes()));
+                assert!(key.is_in_pool(&pool) && !key.is_in_pool(&Key::new("other")));
+                assert!(key.as_str().len() <= MAX + PREFLIGHT.len());
+                assert_eq!(key.client_in_pool().map(|found| found.identity().is_some()), Some(true));
+                assert_eq!(Key::from_stored(key.as_str()).unwrap(), key);
+            }
+        }
+        // Nothing is known of it.
+        let unknown = long.in_pool(&Key::new("p".repeat(57)));
+        assert!(unknown.of_pool().is_none() && unknown.is_in_pool(&pool));
+    }
+
+    #[test]
     fn identities_that_would_break_a_redis_key_are_encoded() {
         struct Row {
             name: &'static str,

@@ -243,11 +243,11 @@ impl Rule {
     /// [headroom](crate::Policy::headroom). So no client can take what is guaranteed to the others, and what they do not use is not
     /// lost. [`Decision::borrowed`](crate::Decision::borrowed) tells the handler.
     ///
-    /// Both are decided in one atomic step, also in a Redis Cluster, where a guarantee is in the shard of its pool (with keys of up to
-    /// 90 bytes together). A request within its guarantee is charged its [cost](Self::cost) on both, and one that borrows on the pool
+    /// Both are decided in one atomic step, also in a Redis Cluster, where a guarantee is in the shard of its pool (if the pool's key
+    /// has at most 56 bytes). A request within its guarantee is charged its [cost](Self::cost) on both, and one that borrows on the pool
     /// only. Settlements and refunds are for both. A denied request has the shorter of the waits for its guarantee and for the pool.
     ///
-    /// Requests are [`Sheddable`](Criticality::Sheddable) by default. If you set a [criticality](Self::criticality), set headroom for
+    /// Policies of guarantees in different pools have different names. Requests are [`Sheddable`](Criticality::Sheddable) by default. If you set a [criticality](Self::criticality), set headroom for
     /// that level too: without it, borrowers leave nothing.
     ///
     /// # What is guaranteed
@@ -264,7 +264,11 @@ impl Rule {
     /// least 168,000. The headroom is stock: borrowers can still use the full rate. Nothing adds the numbers of all clients up.
     ///
     /// A guarantee starts empty, also after a day without requests, if Redis has lost its key, and after a reset. It counts from the
-    /// first request on, even a denied one, and until it has the units the client borrows.
+    /// first request on, even a denied one, and until it has the units the client borrows. So the store has a key of each client until
+    /// two days after its last request, even of one that was only denied.
+    ///
+    /// After an outage, the pool is charged what was admitted in it, without regard to the headroom: guarantees may lack units until the
+    /// pool has caught up.
     ///
     /// Each time the clock of Redis steps back, guarantees may lack as many units as the pool gets in one period of its quota in lowest
     /// terms, until the pool is full again: 1 for 100 a second, 7 for 168,000 a minute. Add them to the headroom.
@@ -273,9 +277,11 @@ impl Rule {
     ///
     /// If `policy` and the pool are constant, and either is not counted by a bucket that drains continuously, since other algorithms
     /// lose what is left unused; if the burst of `policy` and its debt are above the headroom for `Sheddable`, or the headroom is the
-    /// whole pool; if the quota of `policy` is above the pool's; and if the pool is chosen per request.
-    /// [`try_guarantee`](Self::try_guarantee) gives an error instead. If `policy` is chosen per request, the request fails with that
-    /// error; if none is chosen, it borrows.
+    /// whole pool; if the quota of `policy` is above the pool's; if `policy` has a penalty or is a shadow; and if the pool is chosen per
+    /// request. [`try_guarantee`](Self::try_guarantee) gives an error instead.
+    ///
+    /// If `policy` is chosen per request, or changes, only the algorithm is checked then, and a request without a policy borrows. A
+    /// request without a client is rejected, and the pool is not charged.
     ///
     /// # Example
     ///

@@ -220,7 +220,7 @@ fn a_guarantee_that_cannot_hold_is_an_error_that_says_what_to_write() {
         let rule = Rule::new(pool, Key::new("all")).try_guarantee(tenant, Key::new("acme")).unwrap_err();
         assert_eq!(rule.to_string(), error);
     }
-    let chosen = PolicySource::per_request(|_: &http::request::Parts, _: &Key| vendor_of_day());
+    let chosen = PolicySource::per_request(|_: &Parts, _: &Key| vendor_of_day());
     let error =
         Rule::new(chosen, Key::new("all")).try_guarantee(per_second(1), Key::new("acme")).unwrap_err();
     assert!(error.to_string().contains("must be one policy"), "{error}");

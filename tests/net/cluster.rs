@@ -414,7 +414,9 @@ async fn a_guarantee_is_decided_with_its_pool_wherever_its_tenant_would_be() {
     let tenant = Policy::new("tenant", Quota::per_day(3));
     for node in 0..3 {
         let (all, tenants) = (key_of(&cluster, node), [0, 1, 2].map(|node| key_of(&cluster, node)));
-        for key in &tenants {
+        // Too long to be stored with the pool's.
+        let long = Key::new("x".repeat(96));
+        for key in tenants.iter().chain([&long]) {
             let charge = Charge::new(&pool, &all, 1).with_criticality(Criticality::Sheddable);
             let guarantee = charge.guarantee(&tenant, key).unwrap();
             let calls = cluster.nodes.iter().map(RedisServer::script_calls).sum::<u64>();

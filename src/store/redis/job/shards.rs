@@ -52,7 +52,7 @@ impl Shards {
     /// The shard of an identity; of a guarantee, that of its pool.
     pub(crate) fn of(&self, policy: &Policy, key: &Key) -> usize {
         let of_pool = if policy.pool().is_some() { key.of_pool() } else { None };
-        slot(of_pool.unwrap_or(key.split_preflight().1)) * self.count() / SLOTS
+        slot(of_pool.unwrap_or_else(|| key.split_preflight().1)) * self.count() / SLOTS
     }
 
     /// The hash tag of a shard.

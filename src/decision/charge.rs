@@ -239,7 +239,8 @@ impl Charge {
     }
 
     /// The units that must remain after the charge: the policy's [headroom](Policy::headroom) for requests of this
-    /// [criticality](Self::criticality). A store admits the charge if its cost and these units fit, and charges the cost.
+    /// [criticality](Self::criticality). A store admits the charge if its cost and these units fit, and charges the cost. If a
+    /// [guarantee](Self::guarantee) in the same decision fits, nothing need remain.
     #[must_use]
     #[inline]
     pub fn headroom(&self) -> u64 {

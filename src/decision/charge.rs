@@ -448,7 +448,7 @@ impl Charge {
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {
-        !self.policy.is_enforced_for(&self.key)
+        !(self.policy.is_enforced_for(&self.key) || self.is_guarantee())
     }
 
     /// Whether a denial of the charge does not deny the request: the policy is a [shadow](Self::is_shadow), or the request [goes
@@ -457,7 +457,7 @@ impl Charge {
     #[must_use]
     #[inline]
     pub fn never_denies(&self) -> bool {
-        self.degrades || self.is_guarantee() || self.is_shadow()
+        self.degrades || !self.policy.is_enforced_for(&self.key)
     }
 
     /// Whether the charge is of a guarantee in the pool of `other`.

@@ -49,9 +49,9 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
     let verdicts = [
         (Counted::Admitted, true),
         (Counted::Delayed, policy.queues()),
-        (Counted::Denied, policy.settings().enforced > 0.0),
+        (Counted::Denied, policy.settings().enforced > 0.0 || policy.pool().is_some()),
         (Counted::Borrowed, policy.pool().is_some()),
-        (Counted::ShadowDenied, policy.settings().enforced < 1.0),
+        (Counted::ShadowDenied, policy.settings().enforced < 1.0 && policy.pool().is_none()),
         (Counted::Banned, policy.bans().is_some()),
         (Counted::Shed, !policy.settings().headroom.is_empty()),
     ];

@@ -96,8 +96,6 @@ pub struct Outcome {
     verdict: Verdict,
     granted: u64,
     remaining: u64,
-    /// The units that the guarantee of the request has in the pool, right after this decision.
-    guaranteed: u64,
     reset_after: Duration,
     /// The number of refunded units, shared by all clones. Allocated on first use, because few outcomes are
     /// refunded or cloned.
@@ -107,6 +105,9 @@ pub struct Outcome {
 #[derive(Debug, Default)]
 struct Refunded {
     units: AtomicU64,
+    /// The units that the guarantee of the request has in this pool, right after this decision. It is here because few outcomes have
+    /// one, and every request moves some.
+    guaranteed: AtomicU64,
     /// The charge in this process, if the store did not make it.
     local: Option<LocalCharge>,
 }
@@ -120,7 +121,6 @@ impl Clone for Outcome {
             verdict: self.verdict,
             granted: self.granted,
             remaining: self.remaining,
-            guaranteed: self.guaranteed,
             reset_after: self.reset_after,
         }
     }
@@ -162,7 +162,7 @@ impl Outcome {
 
     /// The same as [`new`](Self::new), without the two reference counts of a cloned charge.
     pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { charge, verdict, granted: 0, remaining, guaranteed: 0, reset_after, refunded: OnceLock::new() }
+        Self { charge, verdict, granted: 0, remaining, reset_after, refunded: OnceLock::new() }
     }
 
     /// Sets the receipt of the charge, which makes it refundable.
@@ -279,7 +279,7 @@ impl Outcome {
         if self.is_banned() {
             return;
         }
-        self.guaranteed = guarantee.remaining;
+        self.refunded().guaranteed.store(guarantee.remaining, atomic::Ordering::Relaxed);
         if let (Verdict::Deny { retry_after }, Some(most)) = (&mut self.verdict, guarantee.retry_after()) {
             *retry_after = Some(retry_after.map_or(most, |wait| wait.min(most)));
         }
@@ -362,7 +362,16 @@ impl Outcome {
     #[must_use]
     #[inline]
     pub fn remaining(&self) -> u64 {
-        self.remaining.saturating_sub(self.charge.headroom()).max(self.guaranteed.min(self.remaining))
+        match self.charge.headroom() {
+            0 => self.remaining,
+            headroom => self.remaining.saturating_sub(headroom).max(self.guaranteed()),
+        }
+    }
+
+    /// The units that remain of the request's guarantee.
+    fn guaranteed(&self) -> u64 {
+        let guaranteed = self.refunded.get().map_or(0, |all| all.guaranteed.load(atomic::Ordering::Relaxed));
+        guaranteed.min(self.remaining)
     }
 
     /// The units of the [capacity](Policy::capacity) that are used, right after this decision. What is kept as

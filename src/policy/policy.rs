@@ -369,7 +369,8 @@ impl Policy {
     #[cold]
     fn is_rolled_out_to(&self, key: &Key) -> bool {
         let (_, client) = key.split_preflight();
-        place(self.name(), client) < self.0.settings.enforced_keys()
+        // A guarantee is for no key: it denies nothing.
+        self.0.settings.enforced > 0.0 && place(self.name(), client) < self.0.settings.enforced_keys()
     }
 
     /// The internal policy that counts what a client may always take of `pool`: at this policy's quota. It denies nothing, and where
@@ -398,7 +399,7 @@ impl Policy {
             max_lease: None,
             penalty: None,
             headroom: BTreeMap::new(),
-            enforced: 1.0,
+            enforced: 0.0,
             ..self.settings().clone()
         };
         let guarantee = Self::build(name, settings)?;
@@ -776,6 +777,7 @@ impl fmt::Display for Policy {
         }
         match settings.enforced_keys() {
             EVERY_KEY => {}
+            _ if self.pool().is_some() => {}
             0 => f.write_str(", shadow")?,
             // In millionths, so four digits are enough.
             keys => write!(f, ", enforced for {} % of the keys", f64::from(keys) / 1e4)?,

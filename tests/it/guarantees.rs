@@ -478,3 +478,39 @@ async fn new_pools_are_decided_each_with_its_guarantee() {
     let admitted: Vec<_> = decided.into_iter().map(|one| one.unwrap().is_admitted()).collect();
     assert_eq!(admitted, [true, false, true]);
 }
+
+/// What a handler settles is settled for the pool and the guarantee.
+#[tokio::test]
+async fn a_reservation_is_settled_for_both() {
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    let pool = pool(Quota::per_hour(60), 20);
+    let tenant = Policy::new("tenant", Quota::per_hour(10)).max_debt(10);
+    let rule = Rule::new(pool.clone(), Key::new("all")).cost(|_| 8).unit("tokens").reserve();
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rule.guarantee(tenant.clone(), Key::new("acme")));
+    let service = layer.layer(service_fn(async |request: Request<String>| {
+        let used: u64 = request.body().parse().unwrap();
+        let reservation = Reservation::from_extensions(request.extensions()).unwrap().clone();
+        reservation.settle(used).await.unwrap();
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    let ask =
+        async |used: &str| service.clone().oneshot(Request::new(used.to_owned())).await.unwrap().status();
+    let left = async || {
+        let charge = Charge::new(&pool, &Key::new("all"), 0).with_criticality(Sheddable);
+        let guarantee = charge.guarantee(&tenant, &Key::new("acme")).unwrap();
+        let owed = limiter.operator().owed(guarantee.policy(), guarantee.key()).await.unwrap();
+        let decision = limiter.peek_all(&[charge, guarantee]).await.unwrap();
+        (60 - decision.outcomes()[0].used(), decision.shadows()[0].remaining(), owed)
+    };
+    // It starts in debt, and borrows.
+    assert_eq!(ask("3").await, 200);
+    assert_eq!(left().await, (57, 0, 10));
+    clock.advance(HOUR * 2);
+    assert_eq!(left().await, (60, 10, 0));
+    assert_eq!(ask("3").await, 200);
+    assert_eq!(left().await, (57, 7, 0));
+    clock.advance(HOUR);
+    assert_eq!(ask("9").await, 200);
+    assert_eq!(left().await, (51, 1, 0));
+}

@@ -414,6 +414,14 @@ pub(super) struct Or<A, B> {
     pub(super) second: B,
 }
 
+/// The key of the guarantee that the client has in the pool.
+pub(crate) fn guarantee_key(pool: Arc<dyn KeyExtractor>, client: impl KeyExtractor) -> impl KeyExtractor {
+    let extractor = (pool, client);
+    let kind = extractor.kind();
+    let change = |key: Key| Answer::ready(Ok(key.as_guarantee()));
+    Changed { extractor, change: Arc::new(change), looks_up: false, kind }
+}
+
 /// An extractor whose keys a function changes.
 pub(super) struct Changed<K> {
     pub(super) extractor: K,

@@ -413,6 +413,14 @@ impl Key {
         Self::with_origin(Self::join([pool, &short]).text().clone(), origin)
     }
 
+    /// This join of a pool's key and a client's, as the key of a guarantee.
+    pub(super) fn as_guarantee(self) -> Self {
+        match self.parts().as_deref() {
+            Some([pool, client]) => client.in_pool(pool),
+            _ => self,
+        }
+    }
+
     /// Whether this may be the key of a guarantee in the pool with the key `pool`.
     pub(crate) fn is_in_pool(&self, pool: &Self) -> bool {
         let identity = pool.split_preflight().1;

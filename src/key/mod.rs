@@ -100,7 +100,7 @@ pub use self::{
 };
 pub(crate) use self::{
     extension::required,
-    extractor::{KeyExtractor, Matcher, matcher},
+    extractor::{KeyExtractor, Matcher, guarantee_key, matcher},
     ip::preflight_key,
     key::Key,
     secret::Secret,

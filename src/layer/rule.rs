@@ -8,7 +8,7 @@ use super::cost::{Cost, IntoCost, cost};
 use crate::{
     base::{Answer, Error, ErrorKind, Now, valid},
     decision::{Charge, RuleUnit},
-    key::{Key, KeyExtractor, Matcher, matcher, preflight_key, required},
+    key::{Key, KeyExtractor, Matcher, guarantee_key, matcher, preflight_key, required},
     policy::{Criticality, Policy, PolicySource},
 };
 
@@ -247,8 +247,8 @@ impl Rule {
     /// has at most 56 bytes). A request within its guarantee is charged its [cost](Self::cost) on both, and one that borrows on the pool
     /// only. Settlements and refunds are for both. A denied request has the shorter of the waits for its guarantee and for the pool.
     ///
-    /// Policies of guarantees in different pools have different names. Requests are [`Sheddable`](Criticality::Sheddable) by default. If you set a [criticality](Self::criticality), set headroom for
-    /// that level too: without it, borrowers leave nothing.
+    /// Policies of guarantees in different pools have different names. Requests are [`Sheddable`](Criticality::Sheddable) by default. If
+    /// you set a [criticality](Self::criticality), set headroom for that level too: without it, borrowers leave nothing.
     ///
     /// # What is guaranteed
     ///
@@ -324,7 +324,7 @@ impl Rule {
         key: impl KeyExtractor,
     ) -> Result<Self, Error> {
         let policy = policy.into().guarantee_in(&self.policy)?;
-        self.guarantee = Some((Arc::new((self.key.clone(), key)), policy));
+        self.guarantee = Some((Arc::new(guarantee_key(self.key.clone(), key)), policy));
         self.criticality = self.criticality.or_else(|| Some(Arc::new(|_| Criticality::Sheddable)));
         Ok(self)
     }

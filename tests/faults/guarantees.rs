@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     task::{JoinSet, block_in_place},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 use tower_ratelimit::{
     Charge, Criticality, FailureMode, Key, Limiter, Policy, Quota, RedisStore, policy::Headroom,
@@ -140,7 +140,6 @@ pub(crate) async fn print(promises: &mut Promises) {
     sleep_until(started + Duration::from_secs(END)).await;
     has_ended.store(true, Ordering::Relaxed);
     while callers.join_next().await.is_some() {}
-    sleep(Duration::from_millis(100)).await;
 
     println!(
         "| seconds | asked, of the pool's | admitted, of the pool's | the flood, 1/s | tenant with 14, of what it asked | with 6 \

@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::join_all;
 use http::{Request, Response, request::Parts};
-use support::{RedisServer, on_redis_with_clock, settings, size};
+use support::{RedisServer, on_redis, on_redis_with_clock, settings, size};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Charge, Criticality, Decision, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, Policy,
@@ -399,6 +399,25 @@ fn get(tenant: Option<&str>) -> Request<String> {
     let request = Request::get("/");
     let request = tenant.map_or_else(Request::builder, |tenant| request.header("x-tenant", tenant));
     request.body(String::new()).unwrap()
+}
+
+/// The shard of a Cluster is that of the pool's key, which is stored as it is.
+#[tokio::test]
+async fn a_client_whose_key_is_long_is_stored_with_its_pool() {
+    let (server, limiter) = on_redis().await;
+    let tenant = Policy::new("tenant", Quota::per_hour(5));
+    let rule = Rule::new(pool(Quota::per_hour(20), 10), Key::new("all"));
+    let layer =
+        RateLimitLayer::with_rules(limiter.clone(), rule.guarantee(tenant.clone(), Header::new("x-tenant")));
+    let service =
+        layer.layer(service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new()))));
+    let long = "x".repeat(95);
+    assert_eq!(service.oneshot(get(Some(&long))).await.unwrap().status(), 200);
+    let charge = Charge::new(&pool(Quota::per_hour(20), 10), &Key::new("all"), 1);
+    let key = charge.guarantee(&tenant, &Key::new(&*long)).unwrap().key().clone();
+    let keys: Vec<String> = server.command(&["KEYS", "*guarantee*"]);
+    assert_eq!(keys, [format!("rl:tenant%@pool:guarantee:{{{}}}", key.as_str())]);
+    assert!(key.as_str().starts_with("%(all%|%#"), "{}", key.as_str());
 }
 
 /// A pool that is lowered while the service runs, plans that are chosen per request, and requests without a tenant.

@@ -418,7 +418,7 @@ pub(super) struct Or<A, B> {
 pub(crate) fn guarantee_key(pool: Arc<dyn KeyExtractor>, client: impl KeyExtractor) -> impl KeyExtractor {
     let extractor = (pool, client);
     let kind = extractor.kind();
-    let change = |key: Key| Answer::ready(Ok(key.as_guarantee()));
+    let change = |key: Key| Answer::ready(Ok(key.into_guarantee()));
     Changed { extractor, change: Arc::new(change), looks_up: false, kind }
 }
 

@@ -414,7 +414,7 @@ impl Key {
     }
 
     /// This join of a pool's key and a client's, as the key of a guarantee.
-    pub(super) fn as_guarantee(self) -> Self {
+    pub(super) fn into_guarantee(self) -> Self {
         match self.parts().as_deref() {
             Some([pool, client]) => client.in_pool(pool),
             _ => self,

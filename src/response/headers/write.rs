@@ -34,6 +34,38 @@ use crate::{
     store::ManualClock,
 };
 
+impl RateLimitHeaders {
+    /// The headers that a response to a request with this decision has, for a response that no layer makes: of another
+    /// framework, or of a proxy. A denial has `Retry-After` if waiting helps.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, RateLimitHeaders};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let (limiter, policy) = (Limiter::new(MemoryStore::new()), Policy::new("api", Quota::per_minute(2)));
+    /// let alice = Key::new("alice");
+    /// let admitted = RateLimitHeaders::default().of(&limiter.check(&policy, &alice, 2).await?);
+    /// assert_eq!(admitted["ratelimit"], r#""api";r=0;t=30"#);
+    /// assert!(!admitted.contains_key("retry-after"));
+    /// let denied = RateLimitHeaders::default().of(&limiter.check(&policy, &alice, 1).await?);
+    /// assert_eq!(denied["retry-after"], "30");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn of(&self, decision: &Decision) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let wait = decision.is_denied().then(|| decision.advised_wait()).flatten();
+        let latest = add_wait(&mut headers, wait, self.millis).unwrap_or_else(|| latest_t(&headers));
+        let kind = ResponseKind { is_grpc: false, is_redirect: false };
+        HeaderWriter::new(self.clone(), None).write(&mut headers, kind, decision, latest, None, |_| true);
+        headers
+    }
+}
+
 /// Adds the headers that its [`RateLimitHeaders`] ask for.
 #[derive(Clone, Debug)]
 pub(crate) struct HeaderWriter {

@@ -1,0 +1,9 @@
+//! The command `ratelimit-server` as operators run it, and its answers to calls, on a real Redis.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+mod configuration;
+mod examples;
+mod operation;
+mod process;
+mod protocol;

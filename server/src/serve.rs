@@ -13,6 +13,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::R
 use tokio::{
     select,
     signal::unix::{SignalKind, signal},
+    sync::oneshot,
     task::spawn_blocking,
     time::{interval, sleep},
 };
@@ -134,18 +135,23 @@ pub(crate) async fn serve(options: Serve) -> Result<(), Failure> {
     };
     let service = RateLimitServiceServer::new(service).max_decoding_message_size(calls.max_call_size);
     let server = server(calls, &options.tls, provider.is_some())?;
-    let stopped = async {
+    let delay = options.shutdown_delay;
+    let (stopping, is_stopping) = oneshot::channel::<()>();
+    let stopped = async move {
         select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         ready.abort();
         is_ready.store(false, Ordering::Relaxed);
         report(&reporter, ServingStatus::NotServing).await;
-        info!("stopping in {:?}: health checks fail, and calls are answered", options.shutdown_delay);
-        sleep(options.shutdown_delay).await;
+        info!("stopping in {delay:?}: health checks fail, and calls are answered");
+        sleep(delay).await;
+        drop(stopping);
     };
     let router = { server }.add_service(health).add_service(service);
-    let served =
-        router.serve_with_incoming_shutdown(incoming(listener, calls.max_connections), stopped).await;
-    served.map_err(|error| Failure::Service(error.to_string()))?;
+    let served = router.serve_with_incoming_shutdown(incoming(listener, calls.max_connections), stopped);
+    select! {
+        served = served => served.map_err(|error| Failure::Service(error.to_string()))?,
+        () = async { let _ = is_stopping.await; sleep(CALL_TIME).await } => warn!("connections of slow callers are cut off"),
+    }
     if let Err(error) = limiter.drain(DRAIN).await {
         warn!("what this process still had to send to Redis is lost: {error}");
     }

@@ -76,7 +76,8 @@ async fn policies_of_redis_are_waited_for_unless_a_file_has_their_defaults() {
     assert_eq!(with_defaults.caller().await.ask(&[descriptor("user=ann")]).await, "OK: OK 1 of 2/WEEK");
 }
 
-#[tokio::test]
+// Stopping the server blocks a thread.
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stop_answers_the_calls_under_way_and_hands_over_what_an_outage_left() {
     let (files, redis) = (Files::new(LIMITS), RedisServer::start());
     let mut server = Server::start(&files, &redis, &["--deadline", "200ms", "--shutdown-delay", "500ms"]).await;

@@ -33,21 +33,31 @@ pub(crate) struct Answers {
 
 impl Answers {
     /// The response to a call that `decided` is about. `is_enforced` is false if everything is admitted.
-    pub(crate) async fn response(&self, plan: &Plan, decided: &Decided, is_enforced: bool) -> RateLimitResponse {
-        let mut response = RateLimitResponse { overall_code: Code::Ok.into(), ..RateLimitResponse::default() };
+    pub(crate) async fn response(
+        &self,
+        plan: &Plan,
+        decided: &Decided,
+        is_enforced: bool,
+    ) -> RateLimitResponse {
+        let mut response =
+            RateLimitResponse { overall_code: Code::Ok.into(), ..RateLimitResponse::default() };
         let mut metadata = Struct::default();
         for slot in &plan.slots {
             let status = status(slot, plan, decided, is_enforced);
             if status.code() == Code::OverLimit {
                 response.overall_code = Code::OverLimit.into();
             } else if let Slot::Limited { limit, .. } = slot {
-                metadata.fields.extend(limit.metadata.iter().map(|(name, value)| (name.clone(), value.clone())));
+                metadata
+                    .fields
+                    .extend(limit.metadata.iter().map(|(name, value)| (name.clone(), value.clone())));
             }
             response.statuses.push(status);
         }
         response.dynamic_metadata = (!metadata.fields.is_empty()).then_some(metadata);
         let mut headers = HeaderMap::new();
-        if self.has_headers && let Some(decision) = decided.decision() {
+        if self.has_headers
+            && let Some(decision) = decided.decision()
+        {
             headers = RateLimitHeaders::new(Dialect::Ietf).of(decision);
         }
         if self.has_problem_body && response.overall_code() == Code::OverLimit {

@@ -27,13 +27,15 @@ pub(crate) fn connect(options: &Serve) -> Result<RedisStore, Failure> {
             ));
         }
         _ if redis.cluster => Servers::cluster(urls),
-        (Some(primary), _) => match env::var("SENTINEL_PASSWORD").ok().filter(|password| !password.is_empty()) {
-            Some(password) => {
-                let user = redis.sentinel_user.as_deref().unwrap_or_default();
-                Servers::sentinel(urls, primary).sentinel_credentials(user, password)
+        (Some(primary), _) => {
+            match env::var("SENTINEL_PASSWORD").ok().filter(|password| !password.is_empty()) {
+                Some(password) => {
+                    let user = redis.sentinel_user.as_deref().unwrap_or_default();
+                    Servers::sentinel(urls, primary).sentinel_credentials(user, password)
+                }
+                None => Servers::sentinel(urls, primary),
             }
-            None => Servers::sentinel(urls, primary),
-        },
+        }
         (None, [url]) => Servers::from(*url),
         _ => {
             return Err(Failure::Usage(

@@ -45,7 +45,8 @@ impl Decided {
     /// The outcome of `charge`.
     pub(crate) fn outcome(&self, charge: &Charge) -> Option<&Outcome> {
         let decisions = [&self.decision, &self.peeked].into_iter().flatten();
-        let mut outcomes = decisions.flat_map(|decision| decision.outcomes().iter().chain(decision.shadows()));
+        let mut outcomes =
+            decisions.flat_map(|decision| decision.outcomes().iter().chain(decision.shadows()));
         outcomes.find(|outcome| is_of_same_client(outcome.charge(), charge))
     }
 }

@@ -41,7 +41,12 @@ pub(crate) fn incoming(listener: TcpListener, most: usize) -> impl Stream<Item =
     })
 }
 
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>, open: &Gauge, refused: &Counter) -> Connection {
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+    open: &Gauge,
+    refused: &Counter,
+) -> Connection {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,

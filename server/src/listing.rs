@@ -28,7 +28,12 @@ fn of_limit(limit: &Limit) -> String {
         Kind::Counted(policy) => {
             let settings = policy.settings();
             let algorithm = settings.algorithm.name();
-            format!("{} by {algorithm}, policy `{}`, {}", policy.quota(), policy.name(), settings.failure_mode)
+            format!(
+                "{} by {algorithm}, policy `{}`, {}",
+                policy.quota(),
+                policy.name(),
+                settings.failure_mode
+            )
         }
     };
     if limit.is_shadow {

@@ -34,7 +34,9 @@ async fn main() -> ExitCode {
     let ended = match Options::parse().command {
         Command::Serve(options) => serve::serve(*options).await,
         Command::Check(source) => load(&source).and_then(|config| print(&listing::of_config(&config))),
-        Command::Match { source, domain, entries } => described(&source, &domain, &entries).and_then(|text| print(&text)),
+        Command::Match { source, domain, entries } => {
+            described(&source, &domain, &entries).and_then(|text| print(&text))
+        }
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

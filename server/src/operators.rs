@@ -43,7 +43,8 @@ impl Operators {
     pub(crate) fn router(self) -> Router {
         let Self { limiter, config, policies, switch, store, token, prometheus, is_ready } = self;
         let named = config.clone();
-        let admin = Admin::new(limiter, Policies::from_fn(move || named.current().policies())).enforcement(switch);
+        let admin =
+            Admin::new(limiter, Policies::from_fn(move || named.current().policies())).enforcement(switch);
         let admin = match &store {
             Some(store) => admin.store(store),
             None => admin,
@@ -52,7 +53,9 @@ impl Operators {
             .route("/config", get(async move || described(&config, policies.as_ref())))
             .nest("/limits", admin.router());
         let limits = match token {
-            Some(token) => limits.layer(middleware::from_fn_with_state(Arc::<str>::from(token), authenticated)),
+            Some(token) => {
+                limits.layer(middleware::from_fn_with_state(Arc::<str>::from(token), authenticated))
+            }
             None => limits,
         };
         limits.route("/metrics", get(async move || prometheus.render())).route(

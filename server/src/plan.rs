@@ -71,8 +71,11 @@ impl Plan {
             candidates.push(candidate(config, domain, descriptor, &override_of)?);
         }
         let mut plan = Self { slots: Vec::with_capacity(candidates.len()), charges: Vec::new() };
-        let replaced: Vec<String> =
-            candidates.iter().flatten().flat_map(|candidate| candidate.limit.replaces.iter().cloned()).collect();
+        let replaced: Vec<String> = candidates
+            .iter()
+            .flatten()
+            .flat_map(|candidate| candidate.limit.replaces.iter().cloned())
+            .collect();
         let is_replaced = |limit: &Limit| limit.name.as_ref().is_some_and(|name| replaced.contains(name));
         for (candidate, descriptor) in candidates.into_iter().zip(descriptors) {
             let slot = match candidate.filter(|candidate| !is_replaced(&candidate.limit)) {
@@ -107,7 +110,8 @@ impl Plan {
         let old = &self.charges[at];
         let sum = old.cost().saturating_add(new.cost());
         // One of the two may be a shadow, or a request may set two limits.
-        let strictness = |charge: &Charge| (charge.policy().settings().enforced, Reverse(charge.policy().capacity()));
+        let strictness =
+            |charge: &Charge| (charge.policy().settings().enforced, Reverse(charge.policy().capacity()));
         let stricter = if strictness(&new) > strictness(old) { new } else { old.clone() };
         self.charges[at] = stricter.with_cost(sum);
         at
@@ -145,7 +149,8 @@ fn candidate(
     };
     // The units of an override have the numbers of the response's.
     let unit = Unit::try_from(unit).ok().filter(|unit| *unit != Unit::Unknown);
-    let unit = unit.ok_or_else(|| Status::invalid_argument("the limit of a descriptor has an unknown unit"))?;
+    let unit =
+        unit.ok_or_else(|| Status::invalid_argument("the limit of a descriptor has an unknown unit"))?;
     let limit = override_of(domain, Override { unit, requests_per_unit })?;
     let parts = descriptor.entries.iter().flat_map(|entry| [Key::new(&*entry.key), Key::new(&*entry.value)]);
     let key = Key::join(&parts.collect::<Vec<_>>());

@@ -56,7 +56,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Answers calls until the process gets a signal to stop.
 pub(crate) async fn serve(options: Serve) -> Result<(), Failure> {
     if options.token.is_none() && !options.operators.ip().is_loopback() {
-        let message = "operators on other hosts need a token, because they can lift all limits: set RATELIMIT_TOKEN";
+        let message =
+            "operators on other hosts need a token, because they can lift all limits: set RATELIMIT_TOKEN";
         return Err(Failure::Usage(message.to_owned()));
     }
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal).into_iter();
@@ -85,7 +86,8 @@ pub(crate) async fn serve(options: Serve) -> Result<(), Failure> {
         failure_mode: options.source.failure_mode,
         policies: policies.as_ref().map_or_else(Vec::new, LivePolicies::current),
     };
-    let config = Followed::begin(options.source.directory.clone(), settings, policies.clone()).map_err(Failure::Usage)?;
+    let config = Followed::begin(options.source.directory.clone(), settings, policies.clone())
+        .map_err(Failure::Usage)?;
     let own = EnforcementSwitch::default();
     let enforcement = policies.as_ref().map_or(&own, LivePolicies::enforcement).clone();
     let is_ready = Arc::new(AtomicBool::new(false));
@@ -192,8 +194,9 @@ fn server(calls: &Calls, tls: &Tls, is_traced: bool) -> Result<Server, Failure> 
         server = server.trace_fn(|request: &Request<()>| telemetry::span(request));
     }
     let (Some(certificate), Some(key)) = (&tls.certificate, &tls.key) else { return Ok(server) };
-    let mut config =
-        ServerTlsConfig::new().identity(Identity::from_pem(read(certificate)?, read(key)?)).timeout(CALL_TIME);
+    let mut config = ServerTlsConfig::new()
+        .identity(Identity::from_pem(read(certificate)?, read(key)?))
+        .timeout(CALL_TIME);
     if let Some(path) = &tls.client_ca {
         config = config.client_ca_root(Certificate::from_pem(read(path)?));
     }

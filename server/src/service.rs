@@ -6,7 +6,8 @@ use std::{
 };
 
 use envoy_types::pb::envoy::service::ratelimit::v3::{
-    RateLimitRequest, RateLimitResponse, rate_limit_response::Code, rate_limit_service_server::RateLimitService,
+    RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
+    rate_limit_service_server::RateLimitService,
 };
 use metrics::{Counter, counter};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
@@ -72,7 +73,11 @@ impl RateLimitService for Service {
 }
 
 impl Service {
-    async fn answer(&self, metadata: &MetadataMap, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    async fn answer(
+        &self,
+        metadata: &MetadataMap,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
         if request.descriptors.len() > self.max_descriptors {
             let most = self.max_descriptors;
             return Err(Status::invalid_argument(format!("there are more than {most} descriptors")));
@@ -81,10 +86,11 @@ impl Service {
         let limit_of = |domain: &str, limit: Override| self.override_of(domain, limit);
         let plan = Plan::new(&config, request, criticality(metadata)?, limit_of)?;
         let enforcement = self.switch.get();
-        let decided = self.decider.decide(&plan, patience(metadata), enforcement).await.map_err(|problem| {
-            error!("a call cannot be decided: {problem}");
-            Status::internal(problem.to_string())
-        })?;
+        let decided =
+            self.decider.decide(&plan, patience(metadata), enforcement).await.map_err(|problem| {
+                error!("a call cannot be decided: {problem}");
+                Status::internal(problem.to_string())
+            })?;
         Ok(self.answers.response(&plan, &decided, enforcement == Enforcement::On).await)
     }
 
@@ -109,7 +115,8 @@ impl Service {
 fn criticality(metadata: &MetadataMap) -> Result<Criticality, Status> {
     let Some(value) = metadata.get(CRITICALITY) else { return Ok(Criticality::CriticalPlus) };
     let parsed = value.to_str().ok().and_then(|value| value.parse().ok());
-    parsed.ok_or_else(|| Status::invalid_argument(format!("the metadata `{CRITICALITY}` is not a criticality")))
+    parsed
+        .ok_or_else(|| Status::invalid_argument(format!("the metadata `{CRITICALITY}` is not a criticality")))
 }
 
 /// The time that the caller waits, as gRPC writes it: at most eight digits and a unit.

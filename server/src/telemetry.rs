@@ -15,7 +15,8 @@ use tower_ratelimit::metrics::BUCKETS;
 use tracing::{Span, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::{
-    EnvFilter, Layer as _, Registry, filter::filter_fn, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+    EnvFilter, Layer as _, Registry, filter::filter_fn, fmt, layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
 };
 
 use crate::{failure::Failure, options::LogFormat};
@@ -26,7 +27,8 @@ const NAME: &str = "ratelimit-server";
 /// Logs to stderr. Exports spans if a variable of OpenTelemetry has an address: then the provider must be shut down before the
 /// process ends.
 pub(crate) fn start(format: LogFormat) -> Result<Option<SdkTracerProvider>, Failure> {
-    let wanted = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,tower_ratelimit::span=debug"));
+    let wanted = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("info,tower_ratelimit::span=debug"));
     let is_event = filter_fn(|metadata| metadata.is_event());
     let output = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     let output = match format {
@@ -34,7 +36,8 @@ pub(crate) fn start(format: LogFormat) -> Result<Option<SdkTracerProvider>, Fail
         LogFormat::Json => output.json().with_filter(is_event).boxed(),
     };
     let provider = provider()?;
-    let spans = provider.as_ref().map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(NAME)));
+    let spans =
+        provider.as_ref().map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(NAME)));
     Registry::default().with(wanted).with(output).with(spans).init();
     Ok(provider)
 }
@@ -54,7 +57,8 @@ fn provider() -> Result<Option<SdkTracerProvider>, Failure> {
 
 /// The span of a call, in the trace of its caller.
 pub(crate) fn span(request: &Request<()>) -> Span {
-    let span = info_span!("call", otel.name = request.uri().path().trim_start_matches('/'), otel.kind = "server");
+    let span =
+        info_span!("call", otel.name = request.uri().path().trim_start_matches('/'), otel.kind = "server");
     let caller =
         global::get_text_map_propagator(|propagator| propagator.extract(&HeaderExtractor(request.headers())));
     // It fails if no spans are exported.

@@ -107,8 +107,18 @@ descriptors:
 ";
     let (code, said) = check(two, policies);
     assert_eq!(code, Some(0));
-    assert!(said.contains("warning: `d.b` and `d.a` share the counts of the policy `p`: equal values are one client"), "{said}");
-    assert!(said.contains("warning: limits.yaml: line 6: `d.c`: `shadow_mode` has no effect without `rate_limit` beside it"), "{said}");
+    assert!(
+        said.contains(
+            "warning: `d.b` and `d.a` share the counts of the policy `p`: equal values are one client"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains(
+            "warning: limits.yaml: line 6: `d.c`: `shadow_mode` has no effect without `rate_limit` beside it"
+        ),
+        "{said}"
+    );
     assert!(said.contains("`metadata` has no effect without `rate_limit`"), "{said}");
     let nested = "
 domain: d
@@ -117,20 +127,28 @@ descriptors:
 ";
     let (code, said) = check(nested, policies);
     assert_eq!(code, Some(2));
-    assert!(said.contains("line 4: `d.a.b`: the policy `p` is also used by `d.a`, whose keys have another number of values"), "{said}");
+    assert!(
+        said.contains(
+            "line 4: `d.a.b`: the policy `p` is also used by `d.a`, whose keys have another number of values"
+        ),
+        "{said}"
+    );
 }
 
 #[test]
 fn every_unit_is_read_in_any_case_and_texts_are_kept_as_they_are_written() {
     let units = ["second", "MINUTE", "Hour", "day", "week", "month", "year"];
-    let limits = units.map(|unit| format!("  - {{ key: {unit}, value: 1.50, rate_limit: {{ unit: {unit}, requests_per_unit: 3 }} }}\n"));
+    let limits = units.map(|unit| {
+        format!("  - {{ key: {unit}, value: 1.50, rate_limit: {{ unit: {unit}, requests_per_unit: 3 }} }}\n")
+    });
     let (code, said) = check(&format!("domain: d\ndescriptors:\n{}", limits.concat()), None);
     assert_eq!(code, Some(0), "{said}");
     let quotas: Vec<&str> = said.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     assert_eq!(quotas, ["3/s", "3/min", "3/h", "3/day", "3/7d", "3/30d", "3/365d"]);
     assert!(said.contains("d.second_1.50 "), "{said}");
     // A name of a policy is short and plain.
-    let long = with(&[&format!("value: {}é", "b".repeat(90)), "rate_limit: { unit: day, requests_per_unit: 3 }"]);
+    let long =
+        with(&[&format!("value: {}é", "b".repeat(90)), "rate_limit: { unit: day, requests_per_unit: 3 }"]);
     let (code, said) = check(&long, None);
     assert_eq!(code, Some(0), "{said}");
     let name = said.split("policy `").nth(1).unwrap().split('`').next().unwrap();
@@ -183,7 +201,9 @@ descriptors:
     let both = ["model=large", "user=ann"].map(descriptor);
     let metadata = async || {
         let response = caller.call(crate::process::request("d", &both)).await.unwrap();
-        response.dynamic_metadata.map(|metadata| format!("{:?}", metadata.fields.keys().collect::<std::collections::BTreeSet<_>>()))
+        response.dynamic_metadata.map(|metadata| {
+            format!("{:?}", metadata.fields.keys().collect::<std::collections::BTreeSet<_>>())
+        })
     };
     assert_eq!(metadata().await.unwrap(), r#"{"backend", "more", "tier", "weights"}"#);
     // The model is over its limit.
@@ -192,7 +212,11 @@ descriptors:
 
 #[tokio::test]
 async fn a_change_is_followed_and_keeps_counts_and_an_invalid_one_changes_nothing() {
-    let limit = |requests: &str| format!("domain: d\ndescriptors: [{{ key: user, rate_limit: {{ unit: year, requests_per_unit: {requests} }} }}]\n");
+    let limit = |requests: &str| {
+        format!(
+            "domain: d\ndescriptors: [{{ key: user, rate_limit: {{ unit: year, requests_per_unit: {requests} }} }}]\n"
+        )
+    };
     let (files, redis) = (Files::new(&limit("2")), RedisServer::start());
     let server = Server::start(&files, &redis, &[]).await;
     let caller = server.caller().await;
@@ -215,7 +239,10 @@ async fn a_change_is_followed_and_keeps_counts_and_an_invalid_one_changes_nothin
 
     // Lower than what was charged.
     files.write("limits.yaml", &limit("3"));
-    assert!(support::eventually(async || server.metric("ratelimit_server_config_is_invalid").await == Some(0.0)).await);
+    assert!(
+        support::eventually(async || server.metric("ratelimit_server_config_is_invalid").await == Some(0.0))
+            .await
+    );
     assert_eq!(caller.ask(&user).await, "OVER_LIMIT: OVER_LIMIT 0 of 3/YEAR");
     // Each error was logged once.
     assert_eq!(server.log().matches("the configuration stays as it is").count(), 1);
@@ -227,7 +254,9 @@ async fn a_mounted_directory_of_kubernetes_is_followed() {
     let of = |name: &str, requests: u32| {
         let directory = files.directory().join(name);
         fs::create_dir(&directory).unwrap();
-        let text = format!("domain: d\ndescriptors: [{{ key: user, rate_limit: {{ unit: year, requests_per_unit: {requests} }} }}]\n");
+        let text = format!(
+            "domain: d\ndescriptors: [{{ key: user, rate_limit: {{ unit: year, requests_per_unit: {requests} }} }}]\n"
+        );
         fs::write(directory.join("limits.yaml"), text).unwrap();
     };
     of("..one", 1);

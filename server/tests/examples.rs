@@ -4,7 +4,9 @@ use crate::process::{Files, Server, brief, descriptor, request, run};
 
 /// One file for all, because a directory may have many.
 const EXAMPLES: [(&str, &str); 9] = [
-    ("1.yaml", "
+    (
+        "1.yaml",
+        "
 domain: databases
 descriptors:
   - key: database
@@ -17,8 +19,11 @@ descriptors:
     rate_limit:
       unit: second
       requests_per_unit: 30
-"),
-    ("2.yaml", "
+",
+    ),
+    (
+        "2.yaml",
+        "
 domain: messages
 descriptors:
   # At most five advertisements a day for each number.
@@ -34,8 +39,11 @@ descriptors:
     rate_limit:
       unit: day
       requests_per_unit: 100
-"),
-    ("3.yaml", "
+",
+    ),
+    (
+        "3.yaml",
+        "
 domain: addresses
 descriptors:
   - key: remote_address
@@ -47,8 +55,11 @@ descriptors:
     rate_limit:
       unit: second
       requests_per_unit: 0
-"),
-    ("4.yaml", "
+",
+    ),
+    (
+        "4.yaml",
+        "
 domain: depth
 descriptors:
   - key: country
@@ -63,8 +74,11 @@ descriptors:
         rate_limit:
           requests_per_unit: 200
           unit: HOUR
-"),
-    ("5.yaml", "
+",
+    ),
+    (
+        "5.yaml",
+        "
 domain: departments
 descriptors:
   - key: finance
@@ -74,8 +88,11 @@ descriptors:
     rate_limit:
       unit: minute
       requests_per_unit: 100
-"),
-    ("6.yaml", "
+",
+    ),
+    (
+        "6.yaml",
+        "
 domain: shadows
 descriptors:
   - key: service
@@ -91,8 +108,11 @@ descriptors:
         rate_limit:
           requests_per_unit: 2
           unit: year
-"),
-    ("7.yaml", "
+",
+    ),
+    (
+        "7.yaml",
+        "
 domain: replacing
 descriptors:
   - key: kind
@@ -114,8 +134,11 @@ descriptors:
             - name: reads
           requests_per_unit: 10
           unit: month
-"),
-    ("8.yaml", "
+",
+    ),
+    (
+        "8.yaml",
+        "
 domain: metrics
 descriptors:
   - key: tenant
@@ -133,8 +156,11 @@ descriptors:
     descriptors:
       - key: user
         rate_limit: { unit: minute, requests_per_unit: 5 }
-"),
-    ("9.yaml", "
+",
+    ),
+    (
+        "9.yaml",
+        "
 domain: wildcards
 descriptors:
   - key: path
@@ -149,7 +175,8 @@ descriptors:
     rate_limit:
       unit: month
       requests_per_unit: 2
-"),
+",
+    ),
 ];
 
 fn files() -> Files {
@@ -185,7 +212,9 @@ metrics.route.user                           5/min by fixed-window, policy `metr
 wildcards.path_/api/*                        2/30d by fixed-window, policy `wildcards.path_/api/*`, local
 wildcards.path_/files/*                      2/30d by fixed-window, policy `wildcards.path_/files/*`, local
 ";
-    let squeezed = |text: &str| text.split('\n').map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
+    let squeezed = |text: &str| {
+        text.split('\n').map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
     assert_eq!(squeezed(&listed), squeezed(expected));
 }
 
@@ -198,7 +227,10 @@ fn match_shows_the_limit_of_a_descriptor_and_whose_counts_it_has() {
         (&["databases", "database=other"], none),
         (&["databases", "Database=orders"], none),
         (&["other", "database=orders"], "there is no domain `other`: each call is OK"),
-        (&["messages", "kind=advertisement", "number=1"], "messages.kind_advertisement.number: 5/day .. key `1`"),
+        (
+            &["messages", "kind=advertisement", "number=1"],
+            "messages.kind_advertisement.number: 5/day .. key `1`",
+        ),
         (&["messages", "kind=news", "number=1"], none),
         (&["messages", "number=1"], "messages.number: 100/day .. key `1`"),
         (&["messages", "kind=advertisement"], none),
@@ -237,7 +269,8 @@ async fn calls_get_what_the_examples_say() {
         let status = format!("OK: OK {rest} of 1/YEAR");
         assert_eq!(ask("shadows", &["service=s user=ann"]).await, status);
     }
-    let shadow = "ratelimit_server_descriptors_total{descriptor=\"shadows.service.user_ann\",verdict=\"shadow\"}";
+    let shadow =
+        "ratelimit_server_descriptors_total{descriptor=\"shadows.service.user_ann\",verdict=\"shadow\"}";
     assert_eq!(server.metric(shadow).await, Some(2.0));
     for expected in ["OK: OK 1 of 2/YEAR", "OK: OK 0 of 2/YEAR", "OVER_LIMIT: OVER_LIMIT 0 of 2/YEAR"] {
         assert_eq!(ask("shadows", &["service=s user=bob"]).await, expected);
@@ -252,8 +285,11 @@ async fn calls_get_what_the_examples_say() {
     for entries in ["tenant=one", "tenant=two", "tenant=acme", "route=/a user=ann", "route=/a user=bob"] {
         assert!(ask("metrics", &[entries]).await.starts_with("OK"));
     }
-    for (name, hits) in [("tenant_one", 1.0), ("tenant_two", 1.0), ("tenant_acme", 1.0), ("route_/a.user", 2.0)] {
-        let name = format!("ratelimit_server_descriptors_total{{descriptor=\"metrics.{name}\",verdict=\"ok\"}}");
+    for (name, hits) in
+        [("tenant_one", 1.0), ("tenant_two", 1.0), ("tenant_acme", 1.0), ("route_/a.user", 2.0)]
+    {
+        let name =
+            format!("ratelimit_server_descriptors_total{{descriptor=\"metrics.{name}\",verdict=\"ok\"}}");
         assert_eq!(server.metric(&name).await, Some(hits), "{name}");
     }
 
@@ -269,6 +305,7 @@ async fn calls_get_what_the_examples_say() {
     assert!(ask("wildcards", &["path=/files/a"]).await.starts_with("OK"));
     assert!(ask("wildcards", &["path=/files/b"]).await.starts_with("OK"));
     assert!(ask("wildcards", &["path=/files/c"]).await.starts_with("OVER_LIMIT"));
-    let shared = "ratelimit_server_descriptors_total{descriptor=\"wildcards.path_/files/*\",verdict=\"over_limit\"}";
+    let shared =
+        "ratelimit_server_descriptors_total{descriptor=\"wildcards.path_/files/*\",verdict=\"over_limit\"}";
     assert_eq!(server.metric(shared).await, Some(1.0));
 }

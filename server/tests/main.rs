@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 mod configuration;
+mod envoy;
 mod examples;
 mod operation;
 mod process;
 mod protocol;
+mod with_envoy;

@@ -80,7 +80,8 @@ async fn policies_of_redis_are_waited_for_unless_a_file_has_their_defaults() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_answers_the_calls_under_way_and_hands_over_what_an_outage_left() {
     let (files, redis) = (Files::new(LIMITS), RedisServer::start());
-    let mut server = Server::start(&files, &redis, &["--deadline", "200ms", "--shutdown-delay", "500ms"]).await;
+    let mut server =
+        Server::start(&files, &redis, &["--deadline", "200ms", "--shutdown-delay", "500ms"]).await;
     let caller = server.caller().await;
     redis.signal("STOP");
     assert_eq!(caller.ask(&[descriptor("user=ann")]).await, "OK: OK 2 of 3/YEAR");
@@ -129,7 +130,8 @@ async fn operators_see_why_a_client_is_denied_and_change_it() {
 #[tokio::test]
 async fn operators_on_other_hosts_need_a_token() {
     let files = Files::new(LIMITS);
-    let refused = command(&["serve", &files.path(), "--memory", "--operators", "0.0.0.0:0"]).output().unwrap();
+    let refused =
+        command(&["serve", &files.path(), "--memory", "--operators", "0.0.0.0:0"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("set RATELIMIT_TOKEN"));
     let server = Server::begin(&files, &["--memory"], &[("RATELIMIT_TOKEN", "correct-horse")]);
@@ -142,7 +144,13 @@ async fn operators_on_other_hosts_need_a_token() {
         Client::new().send(request.body(String::new()).unwrap()).await.status().as_u16()
     };
     for path in ["/limits/policies", "/config"] {
-        for wrong in [None, Some("Bearer "), Some("Bearer correct-hors"), Some("Bearer correct-horse-"), Some("correct-horse")] {
+        for wrong in [
+            None,
+            Some("Bearer "),
+            Some("Bearer correct-hors"),
+            Some("Bearer correct-horse-"),
+            Some("correct-horse"),
+        ] {
             assert_eq!(status(path, wrong).await, 401, "{path} {wrong:?}");
         }
         assert_eq!(status(path, Some("Bearer correct-horse")).await, 200, "{path}");
@@ -160,7 +168,12 @@ async fn options_that_do_not_fit_are_refused() {
         ("two stores", &["--memory", "--cluster"], 2, "cannot be used with"),
         ("several servers", &["--redis", "redis://a,redis://b"], 2, "add --cluster or --sentinel"),
         ("a key alone", &["--memory", "--key", "k.pem"], 2, "--certificate"),
-        ("no certificate", &["--memory", "--certificate", "/nowhere.pem", "--key", "/nowhere.pem"], 2, "/nowhere.pem: "),
+        (
+            "no certificate",
+            &["--memory", "--certificate", "/nowhere.pem", "--key", "/nowhere.pem"],
+            2,
+            "/nowhere.pem: ",
+        ),
         ("a busy address", &["--memory", "--listen", &busy], 1, "cannot listen on "),
     ];
     for (name, options, code, expected) in rows {
@@ -181,16 +194,33 @@ async fn callers_and_redis_can_use_tls_with_certificates_of_both_sides() {
     }
     let files = Files::new(LIMITS);
     let (_redis, url) = authority.serve(&[]);
-    let [ca, certificate, key] = [("ca.pem", &authority.ca), ("server.pem", &authority.certificate), ("server.key", &authority.key)]
-        .map(|(name, text)| files.beside(name, text));
+    let [ca, certificate, key] =
+        [("ca.pem", &authority.ca), ("server.pem", &authority.certificate), ("server.key", &authority.key)]
+            .map(|(name, text)| files.beside(name, text));
     let options = [
-        "--redis", &url, "--redis-ca", &ca, "--redis-client-certificate", &certificate, "--redis-client-key", &key,
-        "--certificate", &certificate, "--key", &key, "--client-ca", &ca, "--deadline", "20s",
+        "--redis",
+        &url,
+        "--redis-ca",
+        &ca,
+        "--redis-client-certificate",
+        &certificate,
+        "--redis-client-key",
+        &key,
+        "--certificate",
+        &certificate,
+        "--key",
+        &key,
+        "--client-ca",
+        &ca,
+        "--deadline",
+        "20s",
     ];
     let server = Server::begin(&files, &options, &[]);
     server.is_ready(true).await;
     let endpoint = |identity: Option<Identity>| {
-        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&authority.ca)).domain_name("localhost");
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&authority.ca))
+            .domain_name("localhost");
         let tls = identity.into_iter().fold(tls, ClientTlsConfig::identity);
         Endpoint::from_shared(format!("https://{}", server.calls)).unwrap().tls_config(tls).unwrap()
     };
@@ -198,7 +228,10 @@ async fn callers_and_redis_can_use_tls_with_certificates_of_both_sides() {
     let caller = Caller(RateLimitServiceClient::new(endpoint(Some(ours)).connect().await.unwrap()));
     assert_eq!(caller.ask(&[descriptor("user=ann")]).await, "OK: OK 2 of 3/YEAR");
     let stranger = match endpoint(None).connect().await {
-        Ok(channel) => Caller(RateLimitServiceClient::new(channel)).call(prepared(&[descriptor("user=ann")])).await.is_err(),
+        Ok(channel) => Caller(RateLimitServiceClient::new(channel))
+            .call(prepared(&[descriptor("user=ann")]))
+            .await
+            .is_err(),
         Err(_) => true,
     };
     assert!(stranger, "a caller without a certificate is answered");
@@ -234,7 +267,8 @@ async fn logs_have_no_identities() {
     assert_eq!(caller.admitted(5, &[descriptor("user=secret-ann@example.org")]).await, 3);
     server.logs("denied").await;
     let log = server.log();
-    let ours = log.lines().filter(|line| line.contains("tower_ratelimit") || line.contains("ratelimit_server"));
+    let ours =
+        log.lines().filter(|line| line.contains("tower_ratelimit") || line.contains("ratelimit_server"));
     assert!(ours.clone().count() > 3 && ours.clone().any(|line| line.contains("key_hash")), "{log}");
     for line in ours {
         assert!(!line.contains("secret-ann"), "{line}");
@@ -250,7 +284,8 @@ impl TraceService for Collector {
         &self,
         request: tonic::Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let scopes = request.into_inner().resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+        let scopes =
+            request.into_inner().resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
         for span in scopes.flat_map(|scope| scope.spans) {
             let _ = self.0.send(span);
         }
@@ -287,5 +322,8 @@ async fn a_span_continues_the_trace_of_the_caller() {
     }
     names.sort();
     let call = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit".to_owned();
-    assert_eq!(names, [("EVALSHA".to_owned(), false), (call, true), ("ratelimit.decision".to_owned(), false)]);
+    assert_eq!(
+        names,
+        [("EVALSHA".to_owned(), false), (call, true), ("ratelimit.decision".to_owned(), false)]
+    );
 }

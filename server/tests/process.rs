@@ -104,7 +104,8 @@ impl Server {
 
     /// A server that listens. It may not be ready yet.
     pub(crate) fn begin(files: &Files, options: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut command = command(&["serve", &files.path(), "--listen", "127.0.0.1:0", "--operators", "127.0.0.1:0"]);
+        let mut command =
+            command(&["serve", &files.path(), "--listen", "127.0.0.1:0", "--operators", "127.0.0.1:0"]);
         if !options.contains(&"--shutdown-delay") {
             command.args(["--shutdown-delay", "0s"]);
         }
@@ -114,7 +115,8 @@ impl Server {
         let log = Arc::new(Mutex::new(String::new()));
         let mut listening = None;
         while listening.is_none() {
-            let line = lines.next().unwrap_or_else(|| panic!("it has ended: {}", log.lock().unwrap())).unwrap();
+            let line =
+                lines.next().unwrap_or_else(|| panic!("it has ended: {}", log.lock().unwrap())).unwrap();
             let fields = serde_json::from_str::<Value>(&line).ok().map(|line| line["fields"].clone());
             listening = fields.filter(|fields| fields["message"] == "listening");
             log.lock().unwrap().push_str(&format!("{line}\n"));
@@ -149,7 +151,8 @@ impl Server {
     }
 
     pub(crate) async fn caller(&self) -> Caller {
-        let channel = Channel::from_shared(format!("http://{}", self.calls)).unwrap().connect().await.unwrap();
+        let channel =
+            Channel::from_shared(format!("http://{}", self.calls)).unwrap().connect().await.unwrap();
         Caller(RateLimitServiceClient::new(channel))
     }
 
@@ -186,7 +189,10 @@ impl Drop for Server {
 pub(crate) struct Caller(pub(crate) RateLimitServiceClient<Channel>);
 
 impl Caller {
-    pub(crate) async fn call(&self, request: impl tonic::IntoRequest<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+    pub(crate) async fn call(
+        &self,
+        request: impl tonic::IntoRequest<RateLimitRequest>,
+    ) -> Result<RateLimitResponse, Status> {
         self.0.clone().should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 

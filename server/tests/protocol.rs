@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::rate_limit::Unit};
+use envoy_types::pb::envoy::service::ratelimit::v3::{
+    RateLimitRequest, rate_limit_response::rate_limit::Unit,
+};
 use support::{PATIENT, RedisServer};
 use tonic::Code;
 
@@ -78,9 +80,15 @@ async fn hits_of_a_descriptor_come_before_those_of_the_request() {
     // 0 of a request is 1.
     assert_eq!(call(0, &[descriptor("user=a")]).await, "OK: OK 4 of 5/MONTH");
     assert_eq!(call(3, &[descriptor("user=a")]).await, "OK: OK 1 of 5/MONTH");
-    assert_eq!(call(3, &[with_hits("user=b", 4), descriptor("user=c")]).await, "OK: OK 1 of 5/MONTH, OK 2 of 5/MONTH");
+    assert_eq!(
+        call(3, &[with_hits("user=b", 4), descriptor("user=c")]).await,
+        "OK: OK 1 of 5/MONTH, OK 2 of 5/MONTH"
+    );
     // Both are of one client, so their hits are added.
-    assert_eq!(call(2, &[descriptor("user=d"), descriptor("user=d")]).await, "OK: OK 1 of 5/MONTH, OK 1 of 5/MONTH");
+    assert_eq!(
+        call(2, &[descriptor("user=d"), descriptor("user=d")]).await,
+        "OK: OK 1 of 5/MONTH, OK 1 of 5/MONTH"
+    );
     let most = [with_hits("user=e", u64::MAX), with_hits("user=e", 2)];
     assert_eq!(call(1, &most).await, "OVER_LIMIT: OVER_LIMIT 5 of 5/MONTH, OVER_LIMIT 5 of 5/MONTH");
 }
@@ -106,16 +114,25 @@ async fn a_descriptor_with_0_hits_asks_whether_one_remains() {
 async fn what_envoy_does_not_send_is_an_invalid_argument() {
     let server = Server::alone(&Files::new(TWO), &["--max-descriptors", "3"]).await;
     let caller = server.caller().await;
-    let negative = |mut descriptor: envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor| {
-        descriptor.is_negative_hits = true;
-        descriptor
-    };
+    let negative =
+        |mut descriptor: envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor| {
+            descriptor.is_negative_hits = true;
+            descriptor
+        };
     let rows = [
         ("no domain", request("", &[descriptor("user=ann")]), "the domain is empty"),
         ("no descriptor", request("d", &[]), "there is no descriptor"),
         ("negative hits", request("d", &[negative(with_hits("user=ann", 3))]), "hits are negative"),
-        ("negative hits of an unknown one", request("d", &[negative(descriptor("unknown=1"))]), "hits are negative"),
-        ("many descriptors", request("d", &["user=a", "user=b", "user=c", "user=d"].map(descriptor)), "more than 3"),
+        (
+            "negative hits of an unknown one",
+            request("d", &[negative(descriptor("unknown=1"))]),
+            "hits are negative",
+        ),
+        (
+            "many descriptors",
+            request("d", &["user=a", "user=b", "user=c", "user=d"].map(descriptor)),
+            "more than 3",
+        ),
         ("a unit of no time", request("d", &[with_limit("user=ann", 1, Unit::Unknown)]), "an unknown unit"),
     ];
     for (name, call, expected) in rows {
@@ -144,7 +161,10 @@ async fn a_request_can_set_a_limit_of_a_known_domain() {
     // A raised limit keeps what was charged.
     assert_eq!(caller.ask(&[with_limit("user=ann", 10, Unit::Month)]).await, "OK: OK 8 of 10/MONTH");
     assert_eq!(caller.ask(&[with_limit("user=ann", 10, Unit::Week)]).await, "OK: OK 9 of 10/WEEK");
-    assert_eq!(caller.ask(&[with_limit("user=ann", 0, Unit::Hour)]).await, "OVER_LIMIT: OVER_LIMIT 0 of 0/HOUR");
+    assert_eq!(
+        caller.ask(&[with_limit("user=ann", 0, Unit::Hour)]).await,
+        "OVER_LIMIT: OVER_LIMIT 0 of 0/HOUR"
+    );
     // Of two for the same client, the stricter one counts.
     let two = [with_limit("user=bob", 1, Unit::Year), with_limit("user=bob", 9, Unit::Year)];
     assert_eq!(caller.ask(&two).await, "OVER_LIMIT: OVER_LIMIT 1 of 1/YEAR, OVER_LIMIT 1 of 9/YEAR");
@@ -206,7 +226,10 @@ async fn headers_and_a_problem_are_only_there_if_they_are_asked_for() {
     assert_eq!(headers_of(&["--headers"]).await, [(ietf, nothing.clone()), (denied, nothing.clone())]);
     let [admitted, (headers, body)] = &headers_of(&["--problem-body"]).await[..] else { panic!() };
     assert_eq!(*admitted, (none, nothing));
-    assert!(headers.contains(&"content-type".to_owned()) && headers.contains(&"retry-after".to_owned()), "{headers:?}");
+    assert!(
+        headers.contains(&"content-type".to_owned()) && headers.contains(&"retry-after".to_owned()),
+        "{headers:?}"
+    );
     assert!(body.contains("\"violated-policies\"") && body.contains("\"status\":429"), "{body}");
 }
 

@@ -67,7 +67,9 @@ impl Reader<'_> {
             let (file, line) = (self.file, descriptor.key.defined.line());
             let (name, node) = self.node(above, open, descriptor)?;
             if level.nodes.contains_key(&name) {
-                return Err(format!("{file}: line {line}: there is another descriptor `{above}.{name}`: remove one of them"));
+                return Err(format!(
+                    "{file}: line {line}: there is another descriptor `{above}.{name}`: remove one of them"
+                ));
             }
             if let Some(start) = name.strip_suffix('*') {
                 level.wildcards.push(start.to_owned());
@@ -106,7 +108,8 @@ impl Reader<'_> {
             self.notes.extend((!metadata.is_empty()).then(|| without("metadata")));
         }
         let limit = descriptor.rate_limit.map(|rate_limit| {
-            let (kind, shown) = self.kind(&path, open, &rate_limit).map_err(|error| format!("{at}: {error}"))?;
+            let (kind, shown) =
+                self.kind(&path, open, &rate_limit).map_err(|error| format!("{at}: {error}"))?;
             let replaces = rate_limit.replaces.unwrap_or_default().into_iter().map(|replaced| replaced.name);
             let replaces: Vec<String> = replaces.collect();
             if replaces.iter().any(String::is_empty) {
@@ -155,7 +158,9 @@ impl Reader<'_> {
                 let shown = shown(&policy, name);
                 Ok((Kind::Counted(policy), shown))
             }
-            (Some(_), ..) => Err("`policy` has the whole limit: remove `unit`, `requests_per_unit` and `unlimited`".into()),
+            (Some(_), ..) => {
+                Err("`policy` has the whole limit: remove `unit`, `requests_per_unit` and `unlimited`".into())
+            }
             (None, true, None, _) => Ok((Kind::Unlimited, Shown::default())),
             (None, true, Some(_), _) => Err("an unlimited descriptor has no `unit`: remove it".into()),
             (None, false, None, _) => {
@@ -166,7 +171,11 @@ impl Reader<'_> {
                 let known = unit_named(unit).ok_or_else(|| {
                     format!("invalid unit `{unit}`: write second, minute, hour, day, week, month or year")
                 })?;
-                let shown = Shown { requests_per_unit: *requests, unit: known.into(), name: name.unwrap_or_default().into() };
+                let shown = Shown {
+                    requests_per_unit: *requests,
+                    unit: known.into(),
+                    name: name.unwrap_or_default().into(),
+                };
                 if *requests == 0 {
                     return Ok((Kind::Blocked, shown));
                 }
@@ -187,10 +196,14 @@ impl Reader<'_> {
             });
         };
         if policy.has_permits() {
-            return Err(format!("the policy `{name}` counts concurrent requests, and the protocol has no release"));
+            return Err(format!(
+                "the policy `{name}` counts concurrent requests, and the protocol has no release"
+            ));
         }
         if delays(policy) {
-            return Err(format!("the policy `{name}` delays requests, and the protocol has no delay: use a meter"));
+            return Err(format!(
+                "the policy `{name}` delays requests, and the protocol has no delay: use a meter"
+            ));
         }
         match self.users.get(name) {
             None => drop(self.users.insert(name.to_owned(), (path.to_owned(), open))),
@@ -224,7 +237,9 @@ fn value_of(json: Json) -> Value {
         Json::Bool(value) => ValueKind::BoolValue(value),
         Json::Number(value) => ValueKind::NumberValue(value.as_f64().unwrap_or_default()),
         Json::String(value) => ValueKind::StringValue(value),
-        Json::Array(values) => ValueKind::ListValue(ListValue { values: values.into_iter().map(value_of).collect() }),
+        Json::Array(values) => {
+            ValueKind::ListValue(ListValue { values: values.into_iter().map(value_of).collect() })
+        }
         Json::Object(fields) => ValueKind::StructValue(Struct {
             fields: fields.into_iter().map(|(name, json)| (name, value_of(json))).collect(),
         }),

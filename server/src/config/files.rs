@@ -100,7 +100,8 @@ impl Followed {
         loop {
             sleep(INTERVAL).await;
             let directory = directory.clone();
-            let loaded = spawn_blocking(move || load(&directory)).await.unwrap_or_else(|error| Err(error.to_string()));
+            let loaded =
+                spawn_blocking(move || load(&directory)).await.unwrap_or_else(|error| Err(error.to_string()));
             // A file may be half written: two reads must agree.
             let is_settled = loaded == latest;
             latest = loaded;

@@ -49,10 +49,13 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn of(descriptor: &str) -> Self {
-        let of = |verdict: &'static str| {
-            counter!("ratelimit_server_descriptors_total", "descriptor" => descriptor.to_owned(), "verdict" => verdict)
-        };
-        Self { ok: of("ok"), near_limit: of("near_limit"), over_limit: of("over_limit"), shadow: of("shadow") }
+        let of = |verdict: &'static str| counter!("ratelimit_server_descriptors_total", "descriptor" => descriptor.to_owned(), "verdict" => verdict);
+        Self {
+            ok: of("ok"),
+            near_limit: of("near_limit"),
+            over_limit: of("over_limit"),
+            shadow: of("shadow"),
+        }
     }
 }
 
@@ -97,7 +100,9 @@ pub(super) fn policy(path: &str, unit: Unit, limit: u32, failure_mode: FailureMo
     let limit = limit.into();
     let days = |days: u64| Quota::try_new(limit, Duration::from_secs(days * DAY));
     let (quota, windows) = match unit {
-        Unit::Unknown | Unit::Second => (Quota::try_new(limit, Duration::from_secs(1))?, FixedWindow::aligned()),
+        Unit::Unknown | Unit::Second => {
+            (Quota::try_new(limit, Duration::from_secs(1))?, FixedWindow::aligned())
+        }
         Unit::Minute => (Quota::try_new(limit, Duration::from_secs(60))?, FixedWindow::aligned()),
         Unit::Hour => (Quota::try_new(limit, Duration::from_secs(3_600))?, FixedWindow::aligned()),
         Unit::Day => (days(1)?, FixedWindow::aligned()),

@@ -165,6 +165,10 @@ impl Server {
         assert!(eventually(async || self.log().contains(text)).await, "{}", self.log());
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());

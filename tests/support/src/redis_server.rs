@@ -159,6 +159,11 @@ impl RedisServer {
         self.process = None;
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().unwrap().server
+    }
+
     /// Sends the server a signal, such as `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
         let server = self.process.as_ref().unwrap().server.to_string();

@@ -3,6 +3,7 @@
 //! | feature | module | what it has |
 //! |---|---|---|
 //! | `admin` | `admin` | an axum router for operators: why a client is denied, reset, refund, ban |
+//! | `cli` | `cli` | the options of a command that uses the limits in Redis, for clap |
 //! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON |
 //! | `live` | `live` | policies that change while the service runs, from a file or from Redis; networks that operators block |
 //! | `prices` | `live` | the same for prices of `tower-ratelimit-gateway`, from a file |
@@ -63,6 +64,9 @@ pub mod admin;
 pub mod answer;
 #[cfg(all(feature = "metrics", feature = "live"))]
 mod capacity;
+#[cfg(feature = "cli")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cli")))]
+pub mod cli;
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub mod config;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, Policy,
     decision::Outcome,
@@ -15,7 +15,7 @@ use crate::plan::{Plan, is_of_same_client};
 /// Makes the decisions of calls.
 pub(crate) struct Decider {
     limiter: Limiter,
-    /// The same counts of an outage, for calls whose deadline is over before the store's.
+    /// The same counts of an outage, for calls that are not decided in time.
     late: Limiter,
     /// The longest time for a call.
     deadline: Duration,
@@ -24,8 +24,8 @@ pub(crate) struct Decider {
 /// What was decided.
 #[derive(Debug, Default)]
 pub(crate) struct Decided {
-    /// `None` if nothing is counted.
-    decision: Option<Decision>,
+    /// `None` if nothing is counted, or a question or a block denies before anything is charged.
+    charged: Option<Decision>,
     /// What was looked up before a charge.
     peeked: Option<Decision>,
     /// Why there is no decision, under a policy that is closed then.
@@ -35,16 +35,12 @@ pub(crate) struct Decided {
 impl Decided {
     /// The decision that counts.
     pub(crate) fn decision(&self) -> Option<&Decision> {
-        self.decision.as_ref().or(self.peeked.as_ref())
-    }
-
-    pub(crate) fn is_denied(&self) -> bool {
-        self.failure.is_some() || self.decision().is_some_and(Decision::is_denied)
+        self.charged.as_ref().or(self.peeked.as_ref())
     }
 
     /// The outcome of `charge`.
     pub(crate) fn outcome(&self, charge: &Charge) -> Option<&Outcome> {
-        let decisions = [&self.decision, &self.peeked].into_iter().flatten();
+        let decisions = [&self.charged, &self.peeked].into_iter().flatten();
         let mut outcomes =
             decisions.flat_map(|decision| decision.outcomes().iter().chain(decision.shadows()));
         outcomes.find(|outcome| is_of_same_client(outcome.charge(), charge))
@@ -52,8 +48,8 @@ impl Decided {
 }
 
 impl Decider {
-    pub(crate) fn new(limiter: Limiter, store: impl Store, deadline: Duration) -> Self {
-        Self { limiter, late: Limiter::new(Late(store)), deadline }
+    pub(crate) fn new(limiter: &Limiter, store: impl Store, deadline: Duration) -> Self {
+        Self { limiter: limiter.clone(), late: Limiter::new(Late(store)), deadline }
     }
 
     /// Decides within three quarters of `patience`, the time that the caller waits. After that, the failure modes decide.
@@ -68,19 +64,31 @@ impl Decider {
         enforcement: Enforcement,
     ) -> Result<Decided, Error> {
         let deadline = patience.map_or(self.deadline, |patience| self.deadline.min(patience * 3 / 4));
-        let under = |limiter: &Limiter| match enforcement {
-            Enforcement::On => limiter.clone(),
-            other => limiter.under(other),
-        };
-        let decided = match timeout(deadline, decide(&under(&self.limiter), plan)).await {
-            Ok(decided) => decided,
-            Err(_) => decide(&under(&self.late), plan).await,
+        let end = Instant::now() + deadline;
+        let limiter = self.limiter.under(enforcement);
+        // One call of the store has its deadline, so it needs no timer here.
+        let decided = if deadline == self.deadline && !plan.asks() && !plan.is_blocked() {
+            decide(&limiter, plan).await
+        } else {
+            // Boxed, because few calls have it, and each moves its future.
+            match Box::pin(timeout_at(end, decide(&limiter, plan))).await {
+                Ok(decided) => decided,
+                Err(_) => decide(&self.late.under(enforcement), plan).await,
+            }
         };
         match decided {
-            Err(error) if !matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::MissingSetup) => {
-                Ok(Decided { failure: Some(error), ..Decided::default() })
+            Ok(decided) => {
+                if let Some(charged) = decided.charged.as_ref().filter(|charged| is_debit(charged)) {
+                    let debited = tokio::spawn(debit(limiter, charged.clone()));
+                    // It goes on if the caller no longer waits.
+                    let _ = timeout_at(end, debited).await;
+                }
+                Ok(decided)
             }
-            decided => decided,
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::MissingSetup) => {
+                Err(error)
+            }
+            Err(error) => Ok(Decided { failure: Some(error), ..Decided::default() }),
         }
     }
 }
@@ -90,33 +98,35 @@ async fn decide(limiter: &Limiter, plan: &Plan) -> Result<Decided, Error> {
     if charges.is_empty() {
         return Ok(Decided::default());
     }
-    let is_ask = |charge: &Charge| charge.cost() == 0;
-    if !plan.is_blocked() && !charges.iter().any(is_ask) {
-        let decision = limiter.check_all(charges).await?;
-        debit(limiter, &decision).await;
-        return Ok(Decided { decision: Some(decision), ..Decided::default() });
+    if !plan.is_blocked() && !plan.asks() {
+        return Ok(Decided { charged: Some(limiter.check_all(charges).await?), ..Decided::default() });
     }
     // A cost of 0 is always admitted, so a question is whether one unit remains. It is asked right before the others are charged.
-    let asked: Vec<Charge> =
-        charges.iter().map(|charge| charge.clone().with_cost(charge.cost().max(1))).collect();
+    let asked: Vec<_> = charges.iter().map(|charge| charge.clone().with_cost(charge.cost().max(1))).collect();
     let peeked = limiter.peek_all(&asked).await?;
-    let charged: Vec<Charge> = charges.iter().filter(|charge| !is_ask(charge)).cloned().collect();
-    let decision = match plan.is_blocked() || peeked.is_denied() || charged.is_empty() {
-        true => None,
-        false => Some(limiter.check_all(&charged).await?),
+    let mut decided = Decided { peeked: Some(peeked), ..Decided::default() };
+    let (questions, charged): (Vec<_>, Vec<_>) =
+        charges.iter().cloned().partition(|charge| charge.cost() == 0);
+    let is_denied = |charge: &Charge| {
+        !charge.never_denies() && decided.outcome(charge).is_some_and(|outcome| outcome.verdict().is_denied())
     };
-    Ok(Decided { decision, peeked: Some(peeked), failure: None })
+    if !plan.is_blocked() && !charged.is_empty() && !questions.iter().any(is_denied) {
+        decided.charged = Some(limiter.check_all(&charged).await?);
+    }
+    Ok(decided)
 }
 
-/// Charges what was denied if all policies that deny allow a debt: then the hits are those of work that was done.
-async fn debit(limiter: &Limiter, decision: &Decision) {
-    let allows_debt = |outcome: &Outcome| outcome.policy().settings().max_debt > 0;
-    let denies = |outcome: &&Outcome| outcome.verdict().is_denied();
-    if decision.is_denied() && decision.outcomes().iter().filter(denies).all(allows_debt) {
-        for outcome in decision.outcomes() {
-            // A failure is counted by the limiter, and the answer stays the same.
-            let _ = limiter.debit(&Decision::new([outcome.clone()]), outcome.charge().cost()).await;
-        }
+/// Whether hits that do not fit are charged all the same: all policies that deny allow a debt, so the hits are of work that was
+/// done.
+fn is_debit(charged: &Decision) -> bool {
+    let mut denied = charged.outcomes().iter().filter(|outcome| outcome.verdict().is_denied()).peekable();
+    denied.peek().is_some() && denied.all(|outcome| outcome.policy().settings().max_debt > 0)
+}
+
+async fn debit(limiter: Limiter, denied: Decision) {
+    for outcome in denied.outcomes() {
+        // The limiter counts a failure, and the answer stays the same.
+        let _ = limiter.debit(&Decision::new([outcome.clone()]), outcome.charge().cost()).await;
     }
 }
 

@@ -1,39 +1,36 @@
 //! Why the command ends.
 
-use std::{fmt, process::ExitCode};
+use std::{fmt::Display, io};
 
 use tower_ratelimit::{Error, ErrorKind};
 
+/// A message, and the exit code.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// The options or the configuration are invalid.
-    Usage(String),
-    /// An address or a server cannot be used.
-    Service(String),
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) message: String,
 }
 
 impl Failure {
-    pub(crate) fn code(&self) -> ExitCode {
-        match self {
-            Self::Usage(_) => ExitCode::from(2),
-            Self::Service(_) => ExitCode::from(1),
-        }
+    /// The options or the configuration are invalid.
+    pub(crate) fn usage(message: impl Display) -> Self {
+        Self { code: 2, message: message.to_string() }
+    }
+
+    /// An address or a server cannot be used.
+    pub(crate) fn service(message: impl Display) -> Self {
+        Self { code: 1, message: message.to_string() }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        match error.kind() {
-            ErrorKind::InvalidConfig => Self::Usage(error.to_string()),
-            _ => Self::Service(error.to_string()),
-        }
+        if error.kind() == ErrorKind::InvalidConfig { Self::usage(error) } else { Self::service(error) }
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(message) | Self::Service(message) => f.write_str(message),
-        }
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::service(error)
     }
 }

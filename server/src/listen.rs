@@ -1,86 +1,113 @@
-//! The connections of callers.
+//! The connections of callers and operators.
 
 use std::{
     io::{self, Error, ErrorKind},
     net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use futures_util::{Stream, stream};
-use metrics::{Counter, Gauge, counter, gauge};
+use metrics::{counter, gauge};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
 use tonic::transport::server::{Connected, TcpConnectInfo};
+use tracing::warn;
 
-/// A caller that has not sent this many bytes in this time is gone: the preface of HTTP/2, and a frame.
+/// A caller that has not sent this many bytes in this time is cut off: the preface of HTTP/2, and a frame.
 const FIRST_BYTES: usize = 33;
 const FIRST_TIME: Duration = Duration::from_secs(10);
+/// After that, a caller answers a ping at least this often.
+const IDLE_TIME: Duration = Duration::from_secs(40);
 /// The pause after an accept that failed, such as for want of a file descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Binds `address`.
-pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let bound = TcpListener::bind(address).await;
-    bound.map_err(|error| Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+/// Accepts a number of connections at a time. Others are closed.
+pub(crate) struct Listener {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+    /// In the metrics.
+    name: &'static str,
 }
 
-/// The connections of `listener`, at most `most` at a time. Others are closed.
-pub(crate) fn incoming(listener: TcpListener, most: usize) -> impl Stream<Item = io::Result<Connection>> {
-    let (places, open) = (Arc::new(Semaphore::new(most)), gauge!("ratelimit_server_connections"));
-    let refused = counter!("ratelimit_server_refused_connections_total");
-    stream::unfold((listener, places, open, refused), async |(listener, places, open, refused)| {
-        let connection = accept(&listener, &places, &open, &refused).await;
-        Some((Ok(connection), (listener, places, open, refused)))
-    })
-}
+impl Listener {
+    pub(crate) async fn bind(address: SocketAddr, most: usize, name: &'static str) -> io::Result<Self> {
+        let bound = TcpListener::bind(address).await;
+        let listener = bound
+            .map_err(|error| Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+        Ok(Self { listener, places: Arc::new(Semaphore::new(most)), name })
+    }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-    open: &Gauge,
-    refused: &Counter,
-) -> Connection {
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!("a connection was not accepted: {error}");
-                sleep(PAUSE).await;
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    pub(crate) fn incoming(self) -> impl Stream<Item = io::Result<Connection>> {
+        stream::unfold(self, async |listener| Some((Ok(listener.next().await.0), listener)))
+    }
+
+    async fn next(&self) -> (Connection, SocketAddr) {
+        let name = self.name;
+        loop {
+            let (stream, address) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!("a connection was not accepted: {error}");
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let Ok(place) = self.places.clone().try_acquire_owned() else {
+                counter!("ratelimit_server_refused_connections_total", "listener" => name).increment(1);
                 continue;
-            }
-        };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            refused.increment(1);
-            continue;
-        };
-        // It only delays small answers.
-        let _ = stream.set_nodelay(true);
-        open.increment(1.0);
-        let deadline = Some((FIRST_BYTES, Box::pin(sleep(FIRST_TIME))));
-        return Connection { stream, deadline, open: open.clone(), _place: place };
+            };
+            // It only delays small answers.
+            let _ = stream.set_nodelay(true);
+            gauge!("ratelimit_server_connections", "listener" => name).increment(1.0);
+            let alarm = Box::pin(sleep(FIRST_TIME));
+            return (
+                Connection { stream, alarm, missing: FIRST_BYTES, was_heard: false, name, _place: place },
+                address,
+            );
+        }
     }
 }
 
-/// A connection, which has a place among those that may be open.
+impl axum::serve::Listener for Listener {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        self.next().await
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.address()
+    }
+}
+
+/// A connection, which has a place among those that may be open. A silent one fails.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// How many bytes must still arrive, and until when.
-    deadline: Option<(usize, Pin<Box<Sleep>>)>,
-    open: Gauge,
+    alarm: Pin<Box<Sleep>>,
+    /// How many of the first bytes must still arrive.
+    missing: usize,
+    /// Whether bytes have arrived since the alarm was set.
+    was_heard: bool,
+    name: &'static str,
     _place: OwnedSemaphorePermit,
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.open.decrement(1.0);
+        gauge!("ratelimit_server_connections", "listener" => self.name).decrement(1.0);
     }
 }
 
@@ -97,14 +124,15 @@ impl AsyncRead for Connection {
         let this = self.get_mut();
         let before = buf.filled().len();
         let read = pin!(&mut this.stream).poll_read(cx, buf);
-        if let Some((missing, end)) = &mut this.deadline {
-            *missing = missing.saturating_sub(buf.filled().len() - before);
-            if *missing == 0 {
-                this.deadline = None;
-            } else if read.is_pending() {
-                ready!(end.as_mut().poll(cx));
+        let arrived = buf.filled().len() - before;
+        this.missing = this.missing.saturating_sub(arrived);
+        this.was_heard |= arrived > 0;
+        while read.is_pending() && this.alarm.as_mut().poll(cx).is_ready() {
+            if this.missing > 0 || !this.was_heard {
                 return Poll::Ready(Err(ErrorKind::TimedOut.into()));
             }
+            this.was_heard = false;
+            this.alarm.as_mut().reset(Instant::now() + IDLE_TIME);
         }
         read
     }
@@ -113,18 +141,6 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         pin!(&mut self.get_mut().stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        pin!(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -2,7 +2,6 @@
 
 mod answer;
 mod config;
-mod connect;
 mod decide;
 mod failure;
 mod listen;
@@ -40,10 +39,10 @@ async fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            // Nobody reads stderr if it cannot be written.
-            drop(writeln!(io::stderr(), "error: {failure}"));
-            failure.code()
+        Err(Failure { code, message }) => {
+            // It may be closed.
+            drop(writeln!(io::stderr(), "error: {message}"));
+            code.into()
         }
     }
 }
@@ -51,7 +50,7 @@ async fn main() -> ExitCode {
 fn described(source: &Source, domain: &str, entries: &[String]) -> Result<String, Failure> {
     let entry = |text: &String| match text.split_once('=') {
         Some((key, value)) => Ok(Entry { key: key.to_owned(), value: value.to_owned() }),
-        None => Err(Failure::Usage(format!("`{text}` is not KEY=VALUE"))),
+        None => Err(Failure::usage(format!("`{text}` is not KEY=VALUE"))),
     };
     let entries = entries.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     Ok(listing::of_descriptor(&load(source)?, domain, &entries))
@@ -63,11 +62,10 @@ fn load(source: &Source) -> Result<Config, Failure> {
         Some(path) => LivePolicies::file(path)?.current(),
         None => Vec::new(),
     };
-    read(&source.directory, &Settings { failure_mode: source.failure_mode, policies }).map_err(Failure::Usage)
+    read(&source.directory, &Settings { failure_mode: source.failure_mode, policies }).map_err(Failure::usage)
 }
 
 fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    written.map_err(|error| Failure::Service(format!("the result cannot be printed: {error}")))
+    Ok(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())?)
 }

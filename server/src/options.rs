@@ -2,8 +2,12 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    builder::{NonEmptyStringValueParser, RangedU64ValueParser},
+};
 use tower_ratelimit::FailureMode;
+use tower_ratelimit_operate::cli::RedisOptions;
 
 /// Answers Envoy's rate limit calls with the limits of a directory of files, which are those of envoyproxy/ratelimit.
 #[derive(Debug, Parser)]
@@ -54,12 +58,18 @@ pub(crate) struct Source {
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// The policies of the hash PREFIX:policies in Redis, which operators change for all instances. Those of --policies apply
-    /// where the hash has none, and while Redis has not been seen.
+    /// The policies of the hash PREFIX:policies in Redis, which operators change for all instances. Those of --policies, as they
+    /// are when the server starts, apply where the hash has none, and while Redis has not been seen.
     #[arg(long)]
     pub(crate) live: bool,
     #[command(flatten)]
-    pub(crate) redis: Redis,
+    pub(crate) redis: RedisOptions,
+    /// Counts in this process, without Redis.
+    #[arg(long, conflicts_with_all = ["live", "cluster", "sentinel"])]
+    pub(crate) memory: bool,
+    /// The connections to each server of Redis.
+    #[arg(long, default_value_t = 8, value_name = "CONNECTIONS")]
+    pub(crate) pool_size: u32,
     #[command(flatten)]
     pub(crate) calls: Calls,
     #[command(flatten)]
@@ -68,7 +78,7 @@ pub(crate) struct Serve {
     #[arg(long, env = "RATELIMIT_OPERATORS", default_value = "127.0.0.1:8082", value_name = "ADDRESS")]
     pub(crate) operators: SocketAddr,
     /// What /config and /limits require as `authorization: Bearer TOKEN`. Required unless --operators is a loopback address.
-    #[arg(long, env = "RATELIMIT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    #[arg(long, env = "RATELIMIT_TOKEN", hide_env_values = true, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) token: Option<String>,
     /// The secret of the hashes of keys in logs and traces.
     #[arg(long, env = "RATELIMIT_DIGEST_SECRET", hide_env_values = true, value_name = "SECRET")]
@@ -81,44 +91,8 @@ pub(crate) struct Serve {
     pub(crate) log: LogFormat,
 }
 
-/// Where the counts are.
-#[derive(Args, Debug)]
-pub(crate) struct Redis {
-    /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable: other users of
-    /// this machine see the arguments of a command, with the password.
-    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
-    pub(crate) redis: Vec<String>,
-    /// Counts in this process, without Redis.
-    #[arg(long, conflicts_with_all = ["live", "cluster", "sentinel"])]
-    pub(crate) memory: bool,
-    /// The URLs are of nodes of a Redis Cluster.
-    #[arg(long, conflicts_with = "sentinel")]
-    pub(crate) cluster: bool,
-    /// The URLs are of sentinels, which name the primary so. If they require a password, it is read from SENTINEL_PASSWORD.
-    #[arg(long, value_name = "PRIMARY")]
-    pub(crate) sentinel: Option<String>,
-    /// The user that the sentinels require, by default `default`.
-    #[arg(long, requires = "sentinel", value_name = "USER")]
-    pub(crate) sentinel_user: Option<String>,
-    /// Trusts only the certificates in this PEM file to sign the certificate of a rediss:// server.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) redis_ca: Option<PathBuf>,
-    /// A PEM file with the certificate of this client, for a server that requires one.
-    #[arg(long, requires = "redis_client_key", value_name = "FILE")]
-    pub(crate) redis_client_certificate: Option<PathBuf>,
-    /// The PEM file of its key.
-    #[arg(long, requires = "redis_client_certificate", value_name = "FILE")]
-    pub(crate) redis_client_key: Option<PathBuf>,
-    /// The prefix of the keys. Servers and services with the same one share the counts of their policies.
-    #[arg(long, env = "RATELIMIT_PREFIX", default_value = "rl")]
-    pub(crate) prefix: String,
-    /// The connections to each server.
-    #[arg(long, default_value_t = 8, value_name = "CONNECTIONS")]
-    pub(crate) pool_size: u32,
-}
-
 /// What is answered, and to whom.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Calls {
     /// The address for calls and health checks.
     #[arg(long, env = "RATELIMIT_LISTEN", default_value = "127.0.0.1:8081", value_name = "ADDRESS")]
@@ -134,17 +108,18 @@ pub(crate) struct Calls {
     /// Gives denied requests a body of `application/problem+json`, and `Retry-After`.
     #[arg(long)]
     pub(crate) problem_body: bool,
-    /// More connections are closed. The most memory that callers can take is about the product of these limits.
-    #[arg(long, default_value_t = 256)]
+    /// More connections are closed. The memory that hostile callers can take is at most about the product of this number, of the
+    /// calls of a connection and of the size of a call, whose descriptors take up to 30 times as much while it is decided.
+    #[arg(long, default_value_t = 256, value_parser = number(1, 1 << 20))]
     pub(crate) max_connections: usize,
     /// More calls of one connection wait.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_calls_per_connection: u32,
     /// Larger calls are rejected.
-    #[arg(long, default_value_t = 32_768, value_name = "BYTES")]
+    #[arg(long, default_value_t = 32_768, value_name = "BYTES", value_parser = number(1, 1 << 30))]
     pub(crate) max_call_size: usize,
     /// Calls with more descriptors are rejected. At most 256 are decided in one step.
-    #[arg(long, default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=256))]
+    #[arg(long, default_value_t = 64, value_parser = number(1, 256))]
     pub(crate) max_descriptors: usize,
     /// Connections are closed after about this time, so that callers find new instances.
     #[arg(long, default_value = "1h", value_parser = duration, value_name = "TIME")]
@@ -169,6 +144,10 @@ pub(crate) struct Tls {
 pub(crate) enum LogFormat {
     Text,
     Json,
+}
+
+fn number(least: u64, most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=most)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -1,50 +1,42 @@
 //! [`Plan`]: what a call asks to be decided.
 
-use std::{cmp::Reverse, collections::HashMap, sync::Arc};
+use std::{cmp::Reverse, sync::Arc};
 
 use envoy_types::pb::{
     envoy::{
-        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+        extensions::common::ratelimit::v3::RateLimitDescriptor,
         service::ratelimit::v3::{RateLimitRequest, rate_limit_response::rate_limit::Unit},
     },
     google::protobuf::UInt64Value,
 };
 use tonic::Status;
-use tower_ratelimit::{Charge, Criticality, Key};
+use tower_ratelimit::{Charge, Criticality, FailureMode, Key};
 
-use crate::config::{Config, Counters, Kind, Limit, Override};
+use crate::config::{Config, Hits, Kind, Limit};
 
 /// What a call asks to be decided: a slot for each descriptor, and a charge for each client.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) slots: Vec<Slot>,
+    /// `None` where no limit applies.
+    pub(crate) slots: Vec<Option<Slot>>,
     /// No two have the same policy and key.
     pub(crate) charges: Vec<Charge>,
 }
 
-/// A descriptor.
+/// A descriptor with a limit.
 #[derive(Debug)]
-pub(crate) enum Slot {
-    /// No limit, or one that another limit replaces.
-    Free,
-    Limited {
-        limit: Arc<Limit>,
-        counters: Counters,
-        hits: u64,
-        /// Its place among the charges. `None` if nothing is counted.
-        charge: Option<usize>,
-    },
-}
-
-/// The limit of a descriptor, before others replace it.
-struct Candidate {
-    limit: Arc<Limit>,
-    counters: Counters,
+pub(crate) struct Slot {
+    pub(crate) limit: Arc<Limit>,
     key: Key,
+    pub(crate) hits: u64,
+    /// Its own metrics, if they are not the limit's.
+    pub(crate) detailed: Option<Hits>,
+    /// Its place among the charges. `None` if nothing is counted.
+    pub(crate) charge: Option<usize>,
 }
 
 impl Plan {
-    /// The plan of `request` under `config`. `override_of` makes the limits that the request itself sets.
+    /// The plan of `request` under `config`. `mode` is the failure mode of limits that the request sets.
     ///
     /// # Errors
     ///
@@ -53,123 +45,104 @@ impl Plan {
         config: &Config,
         request: &RateLimitRequest,
         criticality: Criticality,
-        override_of: impl Fn(&str, Override) -> Result<Arc<Limit>, Status>,
+        mode: FailureMode,
     ) -> Result<Self, Status> {
         let RateLimitRequest { domain, descriptors, hits_addend } = request;
-        if domain.is_empty() {
-            return Err(Status::invalid_argument("the domain is empty"));
+        if domain.is_empty() || descriptors.is_empty() {
+            return Err(Status::invalid_argument("the domain is empty, or there is no descriptor"));
         }
-        if descriptors.is_empty() {
-            return Err(Status::invalid_argument("there is no descriptor"));
+        if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+            let message = "hits are negative: a caller that refunds itself has no limit";
+            return Err(Status::invalid_argument(message));
         }
-        let mut candidates = Vec::with_capacity(descriptors.len());
-        for descriptor in descriptors {
-            if descriptor.is_negative_hits {
-                let message = "hits are negative: a caller that refunds itself has no limit";
-                return Err(Status::invalid_argument(message));
-            }
-            candidates.push(candidate(config, domain, descriptor, &override_of)?);
-        }
-        let mut plan = Self { slots: Vec::with_capacity(candidates.len()), charges: Vec::new() };
-        let replaced: Vec<String> = candidates
-            .iter()
-            .flatten()
-            .flat_map(|candidate| candidate.limit.replaces.iter().cloned())
-            .collect();
-        let is_replaced = |limit: &Limit| limit.name.as_ref().is_some_and(|name| replaced.contains(name));
-        for (candidate, descriptor) in candidates.into_iter().zip(descriptors) {
-            let slot = match candidate.filter(|candidate| !is_replaced(&candidate.limit)) {
-                None => Slot::Free,
-                Some(candidate) => {
-                    let hits = hits_of(descriptor, *hits_addend);
-                    plan.limited(candidate, hits, criticality)
-                }
+        let slots = descriptors.iter().map(|descriptor| slot(config, domain, descriptor, *hits_addend, mode));
+        let mut slots = slots.collect::<Result<Vec<_>, _>>()?;
+        let limits = slots.iter().flatten().map(|slot| slot.limit.clone()).collect::<Vec<_>>();
+        let mut charges = Vec::with_capacity(slots.len());
+        for place in &mut slots {
+            let is_replaced = |limit: &Limit| {
+                limit
+                    .name
+                    .as_ref()
+                    .is_some_and(|name| limits.iter().any(|other| other.replaces.contains(name)))
             };
-            plan.slots.push(slot);
-        }
-        Ok(plan)
-    }
-
-    fn limited(&mut self, candidate: Candidate, hits: u64, criticality: Criticality) -> Slot {
-        let Candidate { limit, counters, key } = candidate;
-        let charge = match &limit.kind {
-            Kind::Counted(policy) => {
-                Some(self.charge(Charge::new(policy, &key, hits).with_criticality(criticality)))
+            if let Some(slot) = place.take_if(|slot| !is_replaced(&slot.limit)) {
+                let charge = match &slot.limit.kind {
+                    Kind::Counted(policy) => {
+                        let charge = Charge::new(policy, &slot.key, slot.hits);
+                        Some(add(&mut charges, charge.with_criticality(criticality)))
+                    }
+                    _ => None,
+                };
+                *place = Some(Slot { charge, ..slot });
+            } else {
+                *place = None;
             }
-            _ => None,
-        };
-        Slot::Limited { limit, counters, hits, charge }
+        }
+        Ok(Self { slots, charges })
     }
 
-    /// Adds `new`, or its hits to the charge of the same client. Returns its place.
-    fn charge(&mut self, new: Charge) -> usize {
-        let Some(at) = self.charges.iter().position(|old| is_of_same_client(old, &new)) else {
-            self.charges.push(new);
-            return self.charges.len() - 1;
-        };
-        let old = &self.charges[at];
-        let sum = old.cost().saturating_add(new.cost());
-        // One of the two may be a shadow, or a request may set two limits.
-        let strictness =
-            |charge: &Charge| (charge.policy().settings().enforced, Reverse(charge.policy().capacity()));
-        let stricter = if strictness(&new) > strictness(old) { new } else { old.clone() };
-        self.charges[at] = stricter.with_cost(sum);
-        at
+    /// Whether a descriptor has 0 hits.
+    pub(crate) fn asks(&self) -> bool {
+        self.charges.iter().any(|charge| charge.cost() == 0)
     }
 
     /// Whether a descriptor is blocked, whatever remains of others.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.slots.iter().any(Slot::is_blocked)
+        self.slots
+            .iter()
+            .flatten()
+            .any(|slot| matches!(slot.limit.kind, Kind::Blocked) && !slot.limit.is_shadow)
     }
 }
 
-impl Slot {
-    /// Whether the limit is 0, and denies.
-    pub(crate) fn is_blocked(&self) -> bool {
-        matches!(self, Self::Limited { limit, .. } if matches!(limit.kind, Kind::Blocked) && !limit.is_shadow)
-    }
-}
-
-/// The limit of `descriptor`, if it has one.
-fn candidate(
+/// The slot of `descriptor`, if a limit applies.
+fn slot(
     config: &Config,
     domain: &str,
     descriptor: &RateLimitDescriptor,
-    override_of: impl Fn(&str, Override) -> Result<Arc<Limit>, Status>,
-) -> Result<Option<Candidate>, Status> {
-    if !config.has_domain(domain) {
-        return Ok(None);
-    }
-    let Some(RateLimitOverride { requests_per_unit, unit }) = descriptor.limit else {
-        return Ok(config.find(domain, &descriptor.entries).map(|found| Candidate {
-            limit: found.limit.clone(),
-            counters: found.counters(),
-            key: found.key(),
+    request_hits: u32,
+    mode: FailureMode,
+) -> Result<Option<Slot>, Status> {
+    // 0 of a descriptor asks without a charge; 0 of a request is 1, as the protocol says.
+    let hits = match descriptor.hits_addend {
+        Some(UInt64Value { value }) => value,
+        None => request_hits.max(1).into(),
+    };
+    let Some(limit) = descriptor.limit.filter(|_| config.domains.contains_key(domain)) else {
+        return Ok(config.find(domain, &descriptor.entries).map(|found| {
+            let (key, detailed) = (found.key(), found.hits());
+            Slot { limit: found.limit.clone(), key, hits, detailed, charge: None }
         }));
     };
-    // The units of an override have the numbers of the response's.
-    let unit = Unit::try_from(unit).ok().filter(|unit| *unit != Unit::Unknown);
+    // The units of requests have the numbers of the response's.
+    let unit = Unit::try_from(limit.unit).ok().filter(|unit| *unit != Unit::Unknown);
     let unit =
         unit.ok_or_else(|| Status::invalid_argument("the limit of a descriptor has an unknown unit"))?;
-    let limit = override_of(domain, Override { unit, requests_per_unit })?;
+    let limit = Limit::of_request(domain, unit, limit.requests_per_unit, mode);
+    let limit = Arc::new(limit.map_err(|error| Status::invalid_argument(error.to_string()))?);
     let parts = descriptor.entries.iter().flat_map(|entry| [Key::new(&*entry.key), Key::new(&*entry.value)]);
     let key = Key::join(&parts.collect::<Vec<_>>());
-    Ok(Some(Candidate { counters: limit.counters.clone(), limit, key }))
+    Ok(Some(Slot { limit, key, hits, detailed: None, charge: None }))
 }
 
-/// The hits of `descriptor`, which come before the `request`'s. 0 of a descriptor asks without a charge; 0 of a request is 1,
-/// as the protocol says.
-fn hits_of(descriptor: &RateLimitDescriptor, request: u32) -> u64 {
-    match descriptor.hits_addend {
-        Some(UInt64Value { value }) => value,
-        None => u64::from(request.max(1)),
-    }
+/// Adds `new` to `charges`, or its hits to the charge of the same client. Returns its place.
+fn add(charges: &mut Vec<Charge>, new: Charge) -> usize {
+    let Some(at) = charges.iter().position(|old| is_of_same_client(old, &new)) else {
+        charges.push(new);
+        return charges.len() - 1;
+    };
+    let old = &charges[at];
+    let sum = old.cost().saturating_add(new.cost());
+    // One of the two may be a shadow, or a request may set two limits.
+    let strictness =
+        |charge: &Charge| (charge.policy().settings().enforced, Reverse(charge.policy().capacity()));
+    let stricter = if strictness(&new) > strictness(old) { new } else { old.clone() };
+    charges[at] = stricter.with_cost(sum);
+    at
 }
 
 /// Whether both are charged to the same counts.
 pub(crate) fn is_of_same_client(one: &Charge, other: &Charge) -> bool {
     one.key() == other.key() && one.policy().name() == other.policy().name()
 }
-
-/// The limits that requests set, by their domain.
-pub(crate) type Overrides = HashMap<(String, Override), Arc<Limit>>;

@@ -1,7 +1,8 @@
 //! The command `serve`.
 
 use std::{
-    io,
+    fs,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,13 +10,15 @@ use std::{
     time::Duration,
 };
 
+use axum::routing::get;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use http::StatusCode;
 use tokio::{
     select,
     signal::unix::{SignalKind, signal},
     sync::oneshot,
     task::spawn_blocking,
-    time::{interval, sleep},
+    time::sleep,
 };
 use tonic::{
     codegen::http::Request,
@@ -23,23 +26,24 @@ use tonic::{
 };
 use tonic_health::{ServingStatus, server::HealthReporter};
 use tower_ratelimit::{ErrorKind, Key, Limiter, MemoryStore, RedisStore, policy::EnforcementSwitch};
-use tower_ratelimit_operate::{admin::Switch, live::LivePolicies};
+use tower_ratelimit_operate::{
+    admin::{Admin, Switch},
+    live::LivePolicies,
+};
 use tracing::{error, info, warn};
 
 use crate::{
-    answer::Answers,
     config::{Followed, Settings},
-    connect::{connect, read},
     decide::Decider,
     failure::Failure,
-    listen::{bind, incoming},
-    operators::Operators,
+    listen::Listener,
+    operators,
     options::{Calls, Serve, Tls},
     service::Service,
     telemetry,
 };
 
-/// The longest time for a call, with its message. Slow callers are cut off.
+/// The longest time for a call with its message, and for a handshake. Slow callers are cut off.
 const CALL_TIME: Duration = Duration::from_secs(5);
 /// The time between questions of whether a connection is alive, and for the answer.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -48,8 +52,11 @@ const PING_TIME: Duration = Duration::from_secs(10);
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 512 << 10;
 const HEADERS: u32 = 16 << 10;
-/// The time between two questions of whether Redis is there.
+/// The most connections of operators.
+const OPERATORS: usize = 64;
+/// The time between two questions of whether Redis is there, and between two cleanings of the metrics.
 const RETRY: Duration = Duration::from_millis(200);
+const UPKEEP: Duration = Duration::from_secs(5);
 /// The longest time for the work after the last call.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -58,101 +65,93 @@ pub(crate) async fn serve(options: Serve) -> Result<(), Failure> {
     if options.token.is_none() && !options.operators.ip().is_loopback() {
         let message =
             "operators on other hosts need a token, because they can lift all limits: set RATELIMIT_TOKEN";
-        return Err(Failure::Usage(message.to_owned()));
+        return Err(Failure::usage(message));
     }
-    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal).into_iter();
-    let (Some(Ok(mut terminate)), Some(Ok(mut interrupt))) = (signals.next(), signals.next()) else {
-        return Err(Failure::Service("signals cannot be received".to_owned()));
-    };
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut stop = Box::pin(async move {
+        select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    });
     let provider = telemetry::start(options.log)?;
-    let prometheus = telemetry::metrics().map_err(|error| Failure::Service(error.to_string()))?;
+    let prometheus = telemetry::metrics().map_err(Failure::service)?;
     if let Some(secret) = &options.digest_secret {
         Key::set_digest_secret(secret)?;
     }
-    let store = if options.redis.memory { None } else { Some(connect(&options)?) };
+    let Serve { source, calls, .. } = &options;
+    let mut server = server(calls, &options.tls, provider.is_some())?;
+    let store = store(&options)?;
     let (limiter, decider) = match &store {
-        Some(store) => {
-            let limiter = Limiter::new(store.clone());
-            (limiter.clone(), Decider::new(limiter, store.clone(), options.calls.deadline))
-        }
-        None => {
-            let store = MemoryStore::new();
-            let limiter = Limiter::new(store.clone());
-            (limiter.clone(), Decider::new(limiter, store, options.calls.deadline))
-        }
+        Some(store) => limiting(store.clone(), calls.deadline),
+        None => limiting(MemoryStore::new(), calls.deadline),
     };
-    let policies = policies(&options, store.as_ref()).await?;
+    let policies = select! { policies = policies(&options, store.as_ref()) => policies?, () = &mut stop => return Ok(()) };
     let settings = Settings {
-        failure_mode: options.source.failure_mode,
+        failure_mode: source.failure_mode,
         policies: policies.as_ref().map_or_else(Vec::new, LivePolicies::current),
     };
-    let config = Followed::begin(options.source.directory.clone(), settings, policies.clone())
-        .map_err(Failure::Usage)?;
-    let own = EnforcementSwitch::default();
-    let enforcement = policies.as_ref().map_or(&own, LivePolicies::enforcement).clone();
-    let is_ready = Arc::new(AtomicBool::new(false));
-    let switch = policies.as_ref().map_or_else(|| Switch::from(&own), Switch::from);
+    let config =
+        Followed::begin(source.directory.clone(), settings, policies.clone()).map_err(Failure::usage)?;
+    let (enforcement, switch) = match &policies {
+        Some(policies) => (policies.enforcement().clone(), Switch::from(policies)),
+        None => {
+            let own = EnforcementSwitch::default();
+            (own.clone(), Switch::from(&own))
+        }
+    };
 
+    let operators = Listener::bind(options.operators, OPERATORS, "operators").await?;
+    let listener = Listener::bind(calls.listen, calls.max_connections, "calls").await?;
+    info!(calls = %listener.address()?, operators = %operators.address()?, "listening");
     let (reporter, health) = tonic_health::server::health_reporter();
     report(&reporter, ServingStatus::NotServing).await;
-    let operators = bind(options.operators).await.map_err(failed)?;
-    let listener = bind(options.calls.listen).await.map_err(failed)?;
-    info!(
-        calls = %listener.local_addr().map_err(failed)?,
-        operators = %operators.local_addr().map_err(failed)?,
-        limits = config.current().limits().len(),
-        "listening"
-    );
-    let router = Operators {
-        limiter: limiter.clone(),
-        config: config.clone(),
-        policies,
-        switch,
-        store: store.clone(),
-        token: options.token.clone(),
-        prometheus: prometheus.clone(),
-        is_ready: is_ready.clone(),
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let ready = tokio::spawn(become_ready(store.clone(), reporter.clone(), is_ready.clone()));
+    let admin = |policies| {
+        let admin = Admin::new(limiter.clone(), policies).enforcement(switch);
+        store.iter().fold(admin, Admin::store)
     };
-    let router = router.router();
-    tokio::spawn(async move { axum::serve(operators, router).await });
+    let (rendered, shown) = (prometheus.clone(), is_ready.clone());
+    let pages = operators::router(admin, config.clone(), policies, options.token.clone())
+        .route("/metrics", get(async move || rendered.render()))
+        .route(
+            "/ready",
+            get(async move || match shown.load(Ordering::Relaxed) {
+                true => (StatusCode::OK, "ready\n"),
+                false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            }),
+        );
+    tokio::spawn(async move { axum::serve(operators, pages).await });
     tokio::spawn(async move {
-        let mut ticks = interval(Duration::from_secs(5));
         loop {
-            ticks.tick().await;
+            sleep(UPKEEP).await;
             prometheus.run_upkeep();
         }
     });
-    let ready = tokio::spawn(become_ready(store, reporter.clone(), is_ready.clone()));
 
-    let calls = &options.calls;
     let service = Service {
         config,
         decider,
-        answers: Answers { has_headers: calls.headers, has_problem_body: calls.problem_body },
         switch: enforcement,
-        failure_mode: options.source.failure_mode,
-        max_descriptors: calls.max_descriptors,
-        overrides: Default::default(),
-        counters: Default::default(),
+        failure_mode: source.failure_mode,
+        options: calls.clone(),
     };
     let service = RateLimitServiceServer::new(service).max_decoding_message_size(calls.max_call_size);
-    let server = server(calls, &options.tls, provider.is_some())?;
-    let delay = options.shutdown_delay;
+    let router =
+        server.add_service(health.max_decoding_message_size(calls.max_call_size)).add_service(service);
     let (stopping, is_stopping) = oneshot::channel::<()>();
+    let delay = options.shutdown_delay;
     let stopped = async move {
-        select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        stop.await;
         ready.abort();
+        let _ = ready.await;
         is_ready.store(false, Ordering::Relaxed);
         report(&reporter, ServingStatus::NotServing).await;
         info!("stopping in {delay:?}: health checks fail, and calls are answered");
         sleep(delay).await;
         drop(stopping);
     };
-    let router = { server }.add_service(health).add_service(service);
-    let served = router.serve_with_incoming_shutdown(incoming(listener, calls.max_connections), stopped);
     select! {
-        served = served => served.map_err(|error| Failure::Service(error.to_string()))?,
-        () = async { let _ = is_stopping.await; sleep(CALL_TIME).await } => warn!("connections of slow callers are cut off"),
+        served = router.serve_with_incoming_shutdown(listener.incoming(), stopped) => served.map_err(Failure::service)?,
+        () = async { let _ = is_stopping.await; sleep(CALL_TIME).await } => warn!("connections are cut off that did not end"),
     }
     if let Err(error) = limiter.drain(DRAIN).await {
         warn!("what this process still had to send to Redis is lost: {error}");
@@ -163,8 +162,19 @@ pub(crate) async fn serve(options: Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-fn failed(error: io::Error) -> Failure {
-    Failure::Service(error.to_string())
+/// The store in Redis, unless counts are in memory. No server is contacted.
+fn store(options: &Serve) -> Result<Option<RedisStore>, Failure> {
+    if options.memory {
+        return Ok(None);
+    }
+    let settings = RedisStore::builder().deadline(options.calls.deadline).pool_size(options.pool_size);
+    let settings = options.redis.settings(settings)?;
+    Ok(Some(settings.connect_lazy(options.redis.servers()?)?))
+}
+
+fn limiting(store: impl tower_ratelimit::store::Store + Clone, deadline: Duration) -> (Limiter, Decider) {
+    let limiter = Limiter::new(store.clone());
+    (limiter.clone(), Decider::new(&limiter, store, deadline))
 }
 
 /// The policies that limits can name. With those of Redis alone, it waits until Redis has been seen.
@@ -184,7 +194,6 @@ fn server(calls: &Calls, tls: &Tls, is_traced: bool) -> Result<Server, Failure> 
         .timeout(CALL_TIME)
         .max_concurrent_streams(calls.max_calls_per_connection)
         .max_connection_age(calls.max_connection_age)
-        .max_connection_age_grace(CALL_TIME)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_max_header_list_size(HEADERS)
@@ -194,13 +203,16 @@ fn server(calls: &Calls, tls: &Tls, is_traced: bool) -> Result<Server, Failure> 
         server = server.trace_fn(|request: &Request<()>| telemetry::span(request));
     }
     let (Some(certificate), Some(key)) = (&tls.certificate, &tls.key) else { return Ok(server) };
+    let read = |path: &PathBuf| {
+        fs::read(path).map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+    };
     let mut config = ServerTlsConfig::new()
         .identity(Identity::from_pem(read(certificate)?, read(key)?))
         .timeout(CALL_TIME);
     if let Some(path) = &tls.client_ca {
         config = config.client_ca_root(Certificate::from_pem(read(path)?));
     }
-    let invalid = |error| Failure::Usage(format!("the certificate, its key or the CA is invalid: {error}"));
+    let invalid = |error| Failure::usage(format!("the certificate, its key or the CA is invalid: {error}"));
     server.tls_config(config).map_err(invalid)
 }
 

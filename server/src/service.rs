@@ -1,15 +1,12 @@
 //! [`Service`]: the calls of Envoy.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
     rate_limit_service_server::RateLimitService,
 };
-use metrics::{Counter, counter};
+use metrics::counter;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 use tower_ratelimit::{
     Criticality, FailureMode,
@@ -17,15 +14,8 @@ use tower_ratelimit::{
 };
 use tracing::error;
 
-use crate::{
-    answer::Answers,
-    config::{Followed, Limit, Override},
-    decide::Decider,
-    plan::{Overrides, Plan},
-};
+use crate::{answer::response, config::Followed, decide::Decider, options::Calls, plan::Plan};
 
-/// The most limits of requests that are kept. They are cheap to make again.
-const MAX_OVERRIDES: usize = 1_000;
 /// The metadata of a call that says how critical it is, for policies with a headroom.
 const CRITICALITY: &str = "x-ratelimit-criticality";
 
@@ -33,26 +23,9 @@ const CRITICALITY: &str = "x-ratelimit-criticality";
 pub(crate) struct Service {
     pub(crate) config: Arc<Followed>,
     pub(crate) decider: Decider,
-    pub(crate) answers: Answers,
     pub(crate) switch: EnforcementSwitch,
     pub(crate) failure_mode: FailureMode,
-    pub(crate) max_descriptors: usize,
-    pub(crate) overrides: Mutex<Overrides>,
-    pub(crate) counters: CallCounters,
-}
-
-/// The calls, by how they were answered.
-pub(crate) struct CallCounters {
-    ok: Counter,
-    over_limit: Counter,
-    error: Counter,
-}
-
-impl Default for CallCounters {
-    fn default() -> Self {
-        let of = |code: &'static str| counter!("ratelimit_server_calls_total", "code" => code);
-        Self { ok: of("ok"), over_limit: of("over_limit"), error: of("error") }
-    }
+    pub(crate) options: Calls,
 }
 
 #[tonic::async_trait]
@@ -62,12 +35,12 @@ impl RateLimitService for Service {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let answer = self.answer(request.metadata(), request.get_ref()).await;
-        let counter = match &answer {
-            Ok(response) if response.overall_code() == Code::OverLimit => &self.counters.over_limit,
-            Ok(_) => &self.counters.ok,
-            Err(_) => &self.counters.error,
+        let code = match &answer {
+            Ok(response) if response.overall_code() == Code::OverLimit => "over_limit",
+            Ok(_) => "ok",
+            Err(_) => "error",
         };
-        counter.increment(1);
+        counter!("ratelimit_server_calls_total", "code" => code).increment(1);
         answer.map(Response::new)
     }
 }
@@ -78,37 +51,18 @@ impl Service {
         metadata: &MetadataMap,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
-        if request.descriptors.len() > self.max_descriptors {
-            let most = self.max_descriptors;
+        let most = self.options.max_descriptors;
+        if request.descriptors.len() > most {
             return Err(Status::invalid_argument(format!("there are more than {most} descriptors")));
         }
-        let config = self.config.current();
-        let limit_of = |domain: &str, limit: Override| self.override_of(domain, limit);
-        let plan = Plan::new(&config, request, criticality(metadata)?, limit_of)?;
+        let plan = Plan::new(&self.config.current(), request, criticality(metadata)?, self.failure_mode)?;
         let enforcement = self.switch.get();
         let decided =
             self.decider.decide(&plan, patience(metadata), enforcement).await.map_err(|problem| {
                 error!("a call cannot be decided: {problem}");
                 Status::internal(problem.to_string())
             })?;
-        Ok(self.answers.response(&plan, &decided, enforcement == Enforcement::On).await)
-    }
-
-    /// The limit that a request sets.
-    fn override_of(&self, domain: &str, limit: Override) -> Result<Arc<Limit>, Status> {
-        // A map is whole even if its user has panicked.
-        let mut known = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = (domain.to_owned(), limit);
-        if let Some(limit) = known.get(&place) {
-            return Ok(limit.clone());
-        }
-        let made = limit.limit(domain, self.failure_mode);
-        let made = Arc::new(made.map_err(|error| Status::invalid_argument(error.to_string()))?);
-        if known.len() == MAX_OVERRIDES {
-            known.clear();
-        }
-        known.insert(place, made.clone());
-        Ok(made)
+        Ok(response(&self.options, &plan, &decided, enforcement == Enforcement::On).await)
     }
 }
 
@@ -123,14 +77,15 @@ fn criticality(metadata: &MetadataMap) -> Result<Criticality, Status> {
 fn patience(metadata: &MetadataMap) -> Option<Duration> {
     let text = metadata.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
-    match unit {
-        "H" => Some(Duration::from_secs(number * 3_600)),
-        "M" => Some(Duration::from_secs(number * 60)),
-        "S" => Some(Duration::from_secs(number)),
-        "m" => Some(Duration::from_millis(number)),
-        "u" => Some(Duration::from_micros(number)),
-        "n" => Some(Duration::from_nanos(number)),
-        _ => None,
-    }
+    let number: u32 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    let unit = match unit {
+        "H" => Duration::from_secs(3_600),
+        "M" => Duration::from_secs(60),
+        "S" => Duration::from_secs(1),
+        "m" => Duration::from_millis(1),
+        "u" => Duration::from_micros(1),
+        "n" => Duration::from_nanos(1),
+        _ => return None,
+    };
+    Some(unit * number)
 }

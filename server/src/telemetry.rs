@@ -27,15 +27,16 @@ const NAME: &str = "ratelimit-server";
 /// Logs to stderr. Exports spans if a variable of OpenTelemetry has an address: then the provider must be shut down before the
 /// process ends.
 pub(crate) fn start(format: LogFormat) -> Result<Option<SdkTracerProvider>, Failure> {
-    let wanted = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("info,tower_ratelimit::span=debug"));
+    let provider = provider()?;
+    // Spans take time, so they are made only if they are exported.
+    let default = if provider.is_some() { "info,tower_ratelimit::span=debug" } else { "info" };
+    let wanted = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let is_event = filter_fn(|metadata| metadata.is_event());
     let output = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     let output = match format {
         LogFormat::Text => output.with_filter(is_event).boxed(),
         LogFormat::Json => output.json().with_filter(is_event).boxed(),
     };
-    let provider = provider()?;
     let spans =
         provider.as_ref().map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(NAME)));
     Registry::default().with(wanted).with(output).with(spans).init();
@@ -48,7 +49,7 @@ fn provider() -> Result<Option<SdkTracerProvider>, Failure> {
         return Ok(None);
     }
     let exporter = SpanExporter::builder().with_tonic().build();
-    let exporter = exporter.map_err(|error| Failure::Usage(format!("spans cannot be exported: {error}")))?;
+    let exporter = exporter.map_err(|error| Failure::usage(format!("spans cannot be exported: {error}")))?;
     let name = env::var("OTEL_SERVICE_NAME").unwrap_or_else(|_| NAME.to_owned());
     let resource = Resource::builder().with_service_name(name).build();
     global::set_text_map_propagator(TraceContextPropagator::new());

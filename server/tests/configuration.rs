@@ -33,26 +33,36 @@ fn an_invalid_configuration_says_where_and_what_to_write() {
         ("an unknown key", with(&["limits: 3"]), "limits.yaml: line 4 column 5: unknown field `limits`"),
         ("an unknown key of a limit", with(&["rate_limit: { algorithm: gcra }"]), "line 4 column 19: unknown field `algorithm`"),
         ("no key", "domain: d\ndescriptors: [{ value: b }]".to_owned(), "line 2 column 17: missing field `key`"),
-        ("an empty key", "domain: d\ndescriptors: [{ key: '' }]".to_owned(), "line 2: `key` is empty"),
+        ("an empty key", "domain: d\ndescriptors: [{ key: '' }]".to_owned(), "line 2: `d.`: `key` is empty"),
         ("an unknown unit", with(&["rate_limit: { unit: fortnight, requests_per_unit: 1 }"]), "line 3: `d.a`: invalid unit `fortnight`: write second, minute,"),
         ("no unit", with(&["rate_limit: { requests_per_unit: 1 }"]), "line 3: `d.a`: write `unit` and `requests_per_unit`"),
-        ("no number", with(&["rate_limit: { unit: day }"]), "line 3: `d.a`: write `requests_per_unit`; 0 blocks"),
+        ("no number", with(&["rate_limit: { unit: day }"]), "line 3: `d.a`: write `unit` and `requests_per_unit`, of which 0 blocks"),
         ("a negative number", with(&["rate_limit: { unit: day, requests_per_unit: -1 }"]), "line 4 column 49: invalid u32"),
         ("a unit of no limit", with(&["rate_limit: { unlimited: true, unit: day }"]), "line 3: `d.a`: an unlimited descriptor has no `unit`"),
-        ("an empty replaced name", with(&["rate_limit: { unlimited: true, replaces: [{ name: '' }] }"]), "line 3: `d.a`: `replaces` has an empty name"),
-        ("its own name", with(&["rate_limit: { unlimited: true, name: x, replaces: [{ name: x }] }"]), "line 3: `d.a`: `replaces` has the limit's own name"),
-        ("the same twice", "domain: d\ndescriptors:\n  - key: a\n  - key: b\n  - key: a\n".to_owned(), "limits.yaml: line 5: there is another descriptor `d.a`"),
+        ("an empty replaced name", with(&["rate_limit: { unlimited: true, replaces: [{ name: '' }] }"]), "line 3: `d.a`: `replaces` has an empty name or the limit's own"),
+        ("its own name", with(&["rate_limit: { unlimited: true, name: x, replaces: [{ name: x }] }"]), "line 3: `d.a`: `replaces` has an empty name or the limit's own"),
+        ("the same twice", "domain: d\ndescriptors:\n  - key: a\n  - key: b\n  - key: a\n".to_owned(), "limits.yaml: line 5: `d.a`: there is another descriptor of this name"),
         ("the same name by another way", "domain: d\ndescriptors:\n  - { key: a, value: b, rate_limit: { unlimited: true } }\n  - { key: a_b, rate_limit: { unlimited: true } }\n".to_owned(), "line 4: `d.a_b`: there is another descriptor of this name"),
         ("one path by two", "domain: d\ndescriptors:\n  - { key: a.b, rate_limit: { unlimited: true } }\n  - { key: a, descriptors: [{ key: b, rate_limit: { unlimited: true } }] }\n".to_owned(), "line 4: `d.a.b`: there is another descriptor of this name"),
         ("quota mode", with(&["quota_mode: true", "rate_limit: { unlimited: true }"]), "line 3: `d.a`: `quota_mode` is not supported: it admits requests that are over a limit"),
         ("shared without a wildcard", with(&["value: b", "share_threshold: true", "rate_limit: { unlimited: true }"]), "line 3: `d.a_b`: `share_threshold` needs a value that ends with `*`"),
-        ("an unknown policy without any", with(&["rate_limit: { policy: p }"]), "line 3: `d.a`: there is no policy `p`: pass a file with it in --policies, or --live"),
+        ("an unknown policy without any", with(&["rate_limit: { policy: p }"]), "line 3: `d.a`: there is no policy `p`: there is none in --policies or --live"),
     ];
     for (name, text, expected) in rows {
         let (code, said) = check(&text, None);
         assert_eq!(code, Some(2), "{name}: {said}");
         assert!(said.starts_with("error: ") && said.contains(expected), "{name}: {said}");
     }
+    let own = "domain: d\ndescriptors:\n  - { key: user, rate_limit: { unit: day, requests_per_unit: 1 } }\n  - { key: other, rate_limit: { policy: d.user } }\n";
+    let (code, said) = check(own, Some("[[policies]]\nname = 'd.user'\nquota = '5/s'\n"));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("line 4: `d.other`: `d.user` has the policy `d.user` too"), "{said}");
+    let files = Files::new("domain: d\n");
+    let pipe = files.directory().join("pipe.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (code, _, said) = run(&["check", &files.path()]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("pipe.yaml: not a file of at most 4 MiB"), "{said}");
     let (code, _, said) = run(&["check", "/nowhere/limits"]);
     assert_eq!(code, Some(2));
     assert!(said.contains("/nowhere/limits: "), "{said}");
@@ -83,7 +93,7 @@ algorithm = 'leaky-bucket'
         ("jobs", "the policy `jobs` counts concurrent requests, and the protocol has no release"),
         ("queue", "the policy `queue` delays requests, and the protocol has no delay"),
         ("late-queue", "the policy `late-queue` delays requests"),
-        ("other", "there is no policy `other`: there are `jobs`, `late-queue`, `meter`, `queue`"),
+        ("other", "there is no policy `other`: there is `jobs`, `late-queue`, `meter`, `queue`"),
         ("meter, unit: day", "`policy` has the whole limit: remove `unit`"),
     ];
     for (policy, expected) in rows {
@@ -109,17 +119,16 @@ descriptors:
     assert_eq!(code, Some(0));
     assert!(
         said.contains(
-            "warning: `d.b` and `d.a` share the counts of the policy `p`: equal values are one client"
+            "warning: `d.b` and `d.a` have the policy `p`, and share its counts: equal values are one client"
         ),
         "{said}"
     );
     assert!(
         said.contains(
-            "warning: limits.yaml: line 6: `d.c`: `shadow_mode` has no effect without `rate_limit` beside it"
+            "warning: limits.yaml: line 6: `d.c`: `shadow_mode` and `metadata` have no effect without `rate_limit` beside them"
         ),
         "{said}"
     );
-    assert!(said.contains("`metadata` has no effect without `rate_limit`"), "{said}");
     let nested = "
 domain: d
 descriptors:
@@ -128,9 +137,7 @@ descriptors:
     let (code, said) = check(nested, policies);
     assert_eq!(code, Some(2));
     assert!(
-        said.contains(
-            "line 4: `d.a.b`: the policy `p` is also used by `d.a`, whose keys have another number of values"
-        ),
+        said.contains("line 4: `d.a.b`: `d.a` has the policy `p` too, for keys of another kind"),
         "{said}"
     );
 }
@@ -223,7 +230,7 @@ async fn a_change_is_followed_and_keeps_counts_and_an_invalid_one_changes_nothin
     let user = [descriptor("user=ann")];
     assert_eq!(caller.admitted(4, &user).await, 2);
     files.write("limits.yaml", &limit("5"));
-    server.logs("the configuration has changed").await;
+    server.has_applied(2).await;
     // What was denied before is admitted, because nothing remembers the denial.
     assert_eq!(caller.ask(&user).await, "OK: OK 2 of 5/YEAR");
 
@@ -233,7 +240,7 @@ async fn a_change_is_followed_and_keeps_counts_and_an_invalid_one_changes_nothin
     assert!(log.contains("limits.yaml: line 2 column"), "{log}");
     assert_eq!(server.metric("ratelimit_server_config_is_invalid").await, Some(1.0));
     let (_, page) = server.get("/config").await;
-    assert!(page.contains("5/365d") && page.contains("error, so the configuration stays as above"), "{page}");
+    assert!(page.contains("5/365d") && page.contains("error, so what is above stays"), "{page}");
     assert_eq!(caller.ask(&user).await, "OK: OK 1 of 5/YEAR");
     assert_eq!(server.get("/ready").await.0, 200);
 
@@ -269,7 +276,7 @@ async fn a_mounted_directory_of_kubernetes_is_followed() {
     of("..two", 7);
     symlink("..two", files.directory().join("..next")).unwrap();
     fs::rename(files.directory().join("..next"), files.directory().join("..data")).unwrap();
-    server.logs("the configuration has changed").await;
+    server.has_applied(2).await;
     assert_eq!(caller.ask(&[descriptor("user=ann")]).await, "OK: OK 5 of 7/YEAR");
 }
 
@@ -282,7 +289,7 @@ async fn a_changed_policy_is_followed_and_one_that_the_protocol_cannot_have_is_n
     let user = [descriptor("user=ann")];
     assert_eq!(caller.ask(&user).await, "OK: OK 1 of 2/WEEK");
     files.beside("policies.toml", "[[policies]]\nname = 'p'\nquota = '9/week'\n");
-    server.logs("the configuration has changed").await;
+    server.has_applied(2).await;
     assert_eq!(caller.ask(&user).await, "OK: OK 7 of 9/WEEK");
     files.beside("policies.toml", "[[policies]]\nname = 'p'\nquota = '9/30s'\nalgorithm = 'concurrency'\n");
     server.logs("the configuration stays as it is: ").await;
@@ -303,7 +310,7 @@ async fn policies_in_redis_are_live_for_all_servers() {
     assert_eq!(second.ask(&user).await, "OK: OK 0 of 2/WEEK");
     redis.command::<i64>(&["HSET", "rl:policies", "p", r#"{"quota": "5/week"}"#]);
     for server in [&one, &two] {
-        server.logs("the configuration has changed").await;
+        server.has_applied(2).await;
     }
     assert_eq!(second.ask(&user).await, "OK: OK 2 of 5/WEEK");
 }

@@ -269,8 +269,7 @@ async fn calls_get_what_the_examples_say() {
         let status = format!("OK: OK {rest} of 1/YEAR");
         assert_eq!(ask("shadows", &["service=s user=ann"]).await, status);
     }
-    let shadow =
-        "ratelimit_server_descriptors_total{descriptor=\"shadows.service.user_ann\",verdict=\"shadow\"}";
+    let shadow = "ratelimit_server_hits_total{descriptor=\"shadows.service.user_ann\",verdict=\"shadow\"}";
     assert_eq!(server.metric(shadow).await, Some(2.0));
     for expected in ["OK: OK 1 of 2/YEAR", "OK: OK 0 of 2/YEAR", "OVER_LIMIT: OVER_LIMIT 0 of 2/YEAR"] {
         assert_eq!(ask("shadows", &["service=s user=bob"]).await, expected);
@@ -288,8 +287,7 @@ async fn calls_get_what_the_examples_say() {
     for (name, hits) in
         [("tenant_one", 1.0), ("tenant_two", 1.0), ("tenant_acme", 1.0), ("route_/a.user", 2.0)]
     {
-        let name =
-            format!("ratelimit_server_descriptors_total{{descriptor=\"metrics.{name}\",verdict=\"ok\"}}");
+        let name = format!("ratelimit_server_hits_total{{descriptor=\"metrics.{name}\",verdict=\"ok\"}}");
         assert_eq!(server.metric(&name).await, Some(hits), "{name}");
     }
 
@@ -305,7 +303,6 @@ async fn calls_get_what_the_examples_say() {
     assert!(ask("wildcards", &["path=/files/a"]).await.starts_with("OK"));
     assert!(ask("wildcards", &["path=/files/b"]).await.starts_with("OK"));
     assert!(ask("wildcards", &["path=/files/c"]).await.starts_with("OVER_LIMIT"));
-    let shared =
-        "ratelimit_server_descriptors_total{descriptor=\"wildcards.path_/files/*\",verdict=\"over_limit\"}";
+    let shared = "ratelimit_server_hits_total{descriptor=\"wildcards.path_/files/*\",verdict=\"over_limit\"}";
     assert_eq!(server.metric(shared).await, Some(1.0));
 }

@@ -1,6 +1,11 @@
 //! What operators rely on: readiness, health checks, stopping, pages, TLS, logs and traces.
 
-use std::{net::SocketAddr, process::Stdio, time::Duration};
+use std::{
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    process::Stdio,
+    time::Duration,
+};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use http::Request;
@@ -121,10 +126,10 @@ async fn operators_see_why_a_client_is_denied_and_change_it() {
     let report = report.body(r#"{"enforcement": "report-only"}"#.to_owned()).unwrap();
     assert_eq!(Client::new().send(report).await.status(), 200);
     assert_eq!(caller.admitted(5, &[descriptor("user=ann")]).await, 5);
-    let shadow = "ratelimit_server_descriptors_total{descriptor=\"d.user\",verdict=\"shadow\"}";
+    let shadow = "ratelimit_server_hits_total{descriptor=\"d.user\",verdict=\"shadow\"}";
     assert_eq!(server.metric(shadow).await, Some(3.0));
     assert_eq!(server.metric("ratelimit_server_calls_total{code=\"over_limit\"}").await, Some(2.0));
-    assert_eq!(server.metric("ratelimit_server_connections").await, Some(1.0));
+    assert_eq!(server.metric("ratelimit_server_connections{listener=\"calls\"}").await, Some(1.0));
 }
 
 #[tokio::test]
@@ -163,7 +168,9 @@ async fn options_that_do_not_fit_are_refused() {
     let files = Files::new(LIMITS);
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = busy.local_addr().unwrap().to_string();
-    let rows: [(&str, &[&str], i32, &str); 6] = [
+    let rows: [(&str, &[&str], i32, &str); 8] = [
+        ("an empty token", &["--memory", "--token", ""], 2, "a value is required for '--token <TOKEN>'"),
+        ("no connections", &["--memory", "--max-connections", "0"], 2, "0 is not in 1..=1048576"),
         ("no store", &[], 2, "name the server with --redis"),
         ("two stores", &["--memory", "--cluster"], 2, "cannot be used with"),
         ("several servers", &["--redis", "redis://a,redis://b"], 2, "add --cluster or --sentinel"),
@@ -200,11 +207,11 @@ async fn callers_and_redis_can_use_tls_with_certificates_of_both_sides() {
     let options = [
         "--redis",
         &url,
-        "--redis-ca",
+        "--ca",
         &ca,
-        "--redis-client-certificate",
+        "--client-certificate",
         &certificate,
-        "--redis-client-key",
+        "--client-key",
         &key,
         "--certificate",
         &certificate,
@@ -243,14 +250,27 @@ async fn more_connections_than_allowed_are_closed_and_others_are_served() {
     let server = Server::alone(&files, &["--max-connections", "2"]).await;
     let caller = server.caller().await;
     let mut silent = TcpStream::connect(server.calls).await.unwrap();
-    assert!(eventually(async || server.metric("ratelimit_server_connections").await == Some(2.0)).await);
+    assert!(
+        eventually(
+            async || server.metric("ratelimit_server_connections{listener=\"calls\"}").await == Some(2.0)
+        )
+        .await
+    );
     let mut third = TcpStream::connect(server.calls).await.unwrap();
     assert_eq!(third.read(&mut [0; 9]).await.unwrap_or(0), 0, "the third is closed");
-    assert_eq!(server.metric("ratelimit_server_refused_connections_total").await, Some(1.0));
+    assert_eq!(
+        server.metric("ratelimit_server_refused_connections_total{listener=\"calls\"}").await,
+        Some(1.0)
+    );
     assert!(caller.ask(&[descriptor("user=ann")]).await.starts_with("OK"));
     // What is no HTTP/2 ends its own connection alone.
     silent.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\nmore than a preface").await.unwrap();
-    assert!(eventually(async || server.metric("ratelimit_server_connections").await == Some(1.0)).await);
+    assert!(
+        eventually(
+            async || server.metric("ratelimit_server_connections{listener=\"calls\"}").await == Some(1.0)
+        )
+        .await
+    );
     assert!(caller.ask(&[descriptor("user=ann")]).await.starts_with("OK"));
     let mut partial = TcpStream::connect(server.calls).await.unwrap();
     partial.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
@@ -273,6 +293,40 @@ async fn logs_have_no_identities() {
     for line in ours {
         assert!(!line.contains("secret-ann"), "{line}");
     }
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_age_after_the_calls_under_way() {
+    let (files, redis) = (Files::new(LIMITS), RedisServer::start());
+    let server = Server::start(&files, &redis, &["--max-connection-age", "200ms", "--deadline", "1s"]).await;
+    let caller = server.caller().await;
+    redis.signal("STOP");
+    // It takes longer than the connection is old.
+    assert_eq!(caller.ask(&[descriptor("user=ann")]).await, "OK: OK 2 of 3/YEAR");
+    redis.signal("CONT");
+    let connections = "ratelimit_server_connections{listener=\"calls\"}";
+    assert!(eventually(async || server.metric(connections).await == Some(0.0)).await);
+}
+
+// Reading the log blocks a thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_can_be_stopped_while_it_waits_for_redis() {
+    let files = Files::new("domain: d\ndescriptors: [{ key: user, rate_limit: { policy: p } }]\n");
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    redis.kill();
+    let mut waiting = command(&["serve", &files.path(), "--redis", &url, "--live"]);
+    let mut waiting = waiting
+        .args(["--listen", "127.0.0.1:0", "--operators", "127.0.0.1:0"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("the policies stay as they are")));
+    let killed =
+        std::process::Command::new("kill").args(["-s", "TERM", &waiting.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(waiting.wait().unwrap().code(), Some(0));
 }
 
 /// A collector of spans.

@@ -160,6 +160,12 @@ impl Server {
         self.log.lock().unwrap().clone()
     }
 
+    /// Waits until the given number of configurations have been applied.
+    pub(crate) async fn has_applied(&self, times: usize) {
+        let applied = || self.log().matches("the configuration applies").count();
+        assert!(eventually(async || applied() >= times).await, "{}", self.log());
+    }
+
     /// Waits until a line of the log contains `text`.
     pub(crate) async fn logs(&self, text: &str) {
         assert!(eventually(async || self.log().contains(text)).await, "{}", self.log());

@@ -1,11 +1,11 @@
 //! Each field of `envoy.service.ratelimit.v3`.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::{
     RateLimitRequest, rate_limit_response::rate_limit::Unit,
 };
-use support::{PATIENT, RedisServer};
+use support::{PATIENT, RedisServer, eventually};
 use tonic::Code;
 
 use crate::process::{Files, Server, brief, descriptor, prepared, request, with_hits, with_limit};
@@ -335,4 +335,54 @@ async fn the_time_until_a_reset_is_the_wait_of_a_denial() {
     };
     // All 24 are there again after a day, and one after an hour.
     assert_eq!([hours(24).await, hours(1).await], [24, 1]);
+}
+
+#[tokio::test]
+async fn debts_are_charged_beside_questions_and_where_limits_only_report() {
+    let files = Files::new(
+        "
+domain: d
+descriptors:
+  - { key: user, rate_limit: { policy: tokens } }
+  - { key: path, rate_limit: { unit: year, requests_per_unit: 2 } }
+",
+    );
+    let policies =
+        "enforcement = 'report-only'\n[[policies]]\nname = 'tokens'\nquota = '1000/month'\nmax_debt = 5000\n";
+    let policies = files.beside("policies.toml", policies);
+    let redis = RedisServer::start();
+    let server = Server::start(&files, &redis, &["--policies", &policies]).await;
+    let caller = server.caller().await;
+    let owed = async || {
+        let (_, page) = server.get("/limits/policies/tokens/keys/ann").await;
+        page.split("\"owed\":").nth(1).unwrap().trim_end_matches(['}', ']', '\n']).to_owned()
+    };
+    assert!(caller.ask(&[with_hits("user=ann", 1_200)]).await.starts_with("OK: OK"));
+    assert_eq!(owed().await, "200");
+    files.beside("policies.toml", &fs::read_to_string(&policies).unwrap().replace("report-only", "on"));
+    assert!(eventually(async || server.get("/limits/enforcement").await.1.contains("\"on\"")).await);
+    let both = [with_hits("path=/a", 0), with_hits("user=ann", 300)];
+    assert_eq!(caller.ask(&both).await, "OVER_LIMIT: OK 2 of 2/YEAR, OVER_LIMIT 0 of 1000/MONTH");
+    assert_eq!(owed().await, "500");
+}
+
+#[tokio::test]
+async fn a_policy_that_denies_nobody_is_ok_beside_one_that_denies() {
+    let files = Files::new(
+        "
+domain: d
+descriptors:
+  - { key: user, rate_limit: { policy: trial } }
+  - { key: path, rate_limit: { unit: year, requests_per_unit: 1 } }
+",
+    );
+    let policies =
+        files.beside("policies.toml", "[[policies]]\nname = 'trial'\nquota = '1/month'\nenforced = 0\n");
+    let server = Server::alone(&files, &["--policies", &policies]).await;
+    let caller = server.caller().await;
+    let both = ["user=ann", "path=/a"].map(descriptor);
+    assert_eq!(caller.ask(&both).await, "OK: OK 0 of 1/MONTH, OK 0 of 1/YEAR");
+    assert_eq!(caller.ask(&both).await, "OVER_LIMIT: OK 0 of 1/MONTH, OVER_LIMIT 0 of 1/YEAR");
+    let over = "ratelimit_server_hits_total{descriptor=\"d.user\",verdict=\"over_limit\"}";
+    assert_eq!(server.metric(over).await, Some(0.0));
 }

@@ -50,10 +50,17 @@ struct Floor;
 
 #[tonic::async_trait]
 impl RateLimitService for Floor {
-    async fn should_rate_limit(&self, request: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
         let status = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
         let statuses = vec![status; request.get_ref().descriptors.len()];
-        Ok(Response::new(RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..RateLimitResponse::default() }))
+        Ok(Response::new(RateLimitResponse {
+            overall_code: Code::Ok.into(),
+            statuses,
+            ..RateLimitResponse::default()
+        }))
     }
 }
 
@@ -73,7 +80,8 @@ fn main() {
     let runtime = Runtime::new().unwrap();
     if env::var_os("FLOOR").is_some() {
         return runtime.block_on(async {
-            let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap().with_nodelay(Some(true));
+            let incoming =
+                TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap().with_nodelay(Some(true));
             println!("{}", incoming.local_addr().unwrap());
             let service = RateLimitServiceServer::new(Floor);
             Tonic::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
@@ -87,12 +95,15 @@ async fn report() {
     let url = redis.url();
     let server = Server::begin(&files, &["--redis", &url], &[]);
     server.is_ready(true).await;
-    let mut floor = Command::new(env::current_exe().unwrap()).env("FLOOR", "1").stdout(Stdio::piped()).spawn().unwrap();
+    let mut floor =
+        Command::new(env::current_exe().unwrap()).env("FLOOR", "1").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(floor.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let floor_address: SocketAddr = line.trim().parse().unwrap();
     let processes = [floor.id(), server.id()];
-    println!("| descriptors | in flight | floor, calls/s | server, calls/s | share | p50 | p99 | server, µs/call | floor, µs/call | Redis, µs/call |");
+    println!(
+        "| descriptors | in flight | floor, calls/s | server, calls/s | share | p50 | p99 | server, µs/call | floor, µs/call | Redis, µs/call |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for descriptors in [1, 2] {
         for in_flight in [1, 16, 64, 256] {
@@ -106,7 +117,14 @@ async fn report() {
             let [floor, server] = rounds.map(median);
             println!(
                 "| {descriptors} | {in_flight} | {:.0} | {:.0} | {:.2} | {:.2} ms | {:.2} ms | {:.1} | {:.1} | {:.1} |",
-                floor.rate, server.rate, server.rate / floor.rate, server.p50, server.p99, server.server, floor.server, server.redis
+                floor.rate,
+                server.rate,
+                server.rate / floor.rate,
+                server.p50,
+                server.p99,
+                server.server,
+                floor.server,
+                server.redis
             );
         }
     }

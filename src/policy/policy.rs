@@ -342,8 +342,21 @@ impl Policy {
         matches!(self.replenishment(), Replenishment::OnRelease)
     }
 
-    /// Whether requests wait in a queue: they are admitted after a delay.
-    pub(crate) fn queues(&self) -> bool {
+    /// Whether requests wait in a [queue](crate::algorithm::LeakyBucket::queue): then decisions may have a
+    /// [delay](crate::Decision::delay).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Policy, Quota, algorithm::LeakyBucket};
+    ///
+    /// let policy = Policy::new("api", Quota::per_second(10));
+    /// assert!(!policy.queues());
+    /// assert!(policy.algorithm(LeakyBucket::queue(Duration::from_secs(1))).queues());
+    /// ```
+    #[must_use]
+    pub fn queues(&self) -> bool {
         self.settings().algorithm.counter().is_some_and(|counter| counter.queues(self.arguments()))
     }
 

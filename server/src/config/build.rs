@@ -1,15 +1,18 @@
 //! Makes a [`Config`] of files.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, mem, sync::Arc};
 
-use envoy_types::pb::google::protobuf::{ListValue, NullValue, Struct, Value, value::Kind as ValueKind};
+use envoy_types::pb::{
+    envoy::service::ratelimit::v3::rate_limit_response::RateLimit,
+    google::protobuf::{ListValue, NullValue, Struct, Value, value::Kind as ValueKind},
+};
 use serde_json::Value as Json;
-use tower_ratelimit::{FailureMode, Key, Limiter, MemoryStore, Policy};
+use tower_ratelimit::{FailureMode, Policy};
 
 use super::{
-    limit::{Counters, Kind, Limit, policy, shown, unit_named},
+    limit::{Kind, Limit, counted, shown, unit_named},
     tree::{Config, Level, Node},
-    yaml::{Descriptor, File, RateLimit},
+    yaml::{self, Descriptor, File},
 };
 
 /// What the files do not say.
@@ -21,214 +24,200 @@ pub(crate) struct Settings {
     pub(crate) policies: Vec<Policy>,
 }
 
-/// A file while it is read.
+/// What was read so far.
 struct Reader<'a> {
-    file: &'a str,
     settings: &'a Settings,
-    /// The first limit with each policy, and the number of values in its keys.
-    users: &'a mut HashMap<String, (String, usize)>,
-    limits: &'a mut Vec<Arc<Limit>>,
-    notes: &'a mut Vec<String>,
+    config: Config,
+    /// The limits by their path. With each, the policy that it names, and the number of values in its keys.
+    users: HashMap<String, (Option<String>, usize)>,
+    /// The limits whose policy has the name.
+    first: HashMap<String, String>,
 }
 
 impl Config {
     /// What `files` say, each with its name and its content. The error has the file, and the line or the descriptor.
     pub(super) fn build(files: &[(String, String)], settings: &Settings) -> Result<Self, String> {
-        let (mut config, mut users) = (Self::default(), HashMap::new());
+        let mut reader =
+            Reader { settings, config: Self::default(), users: HashMap::new(), first: HashMap::new() };
         for (file, text) in files {
             let parsed = File::parse(text).map_err(|error| format!("{file}: {error}"))?;
             if parsed.domain.is_empty() {
                 return Err(format!("{file}: `domain` is empty: write the domain that Envoy's filter has"));
             }
-            let mut reader = Reader {
-                file,
-                settings,
-                users: &mut users,
-                limits: &mut config.limits,
-                notes: &mut config.notes,
-            };
-            let level = config.domains.entry(parsed.domain.clone()).or_default();
-            reader.level(level, &parsed.domain, 0, parsed.descriptors.unwrap_or_default())?;
+            let mut level = reader.config.domains.remove(&parsed.domain).unwrap_or_default();
+            reader.level(file, &mut level, &parsed.domain, 0, parsed.descriptors)?;
+            reader.config.domains.insert(parsed.domain, level);
         }
-        Ok(config)
+        Ok(reader.config)
     }
 }
 
 impl Reader<'_> {
-    /// Adds `descriptors` to `level`. There, `open` values are part of the key.
+    /// Adds `descriptors` to `level`, whose keys have `open` values of the levels above.
     fn level(
         &mut self,
+        file: &str,
         level: &mut Level,
         above: &str,
         open: usize,
-        descriptors: Vec<Descriptor>,
+        descriptors: Option<Vec<Descriptor>>,
     ) -> Result<(), String> {
-        for descriptor in descriptors {
-            let (file, line) = (self.file, descriptor.key.defined.line());
-            let (name, node) = self.node(above, open, descriptor)?;
-            if level.nodes.contains_key(&name) {
-                return Err(format!(
-                    "{file}: line {line}: there is another descriptor `{above}.{name}`: remove one of them"
+        for mut descriptor in descriptors.unwrap_or_default() {
+            let line = descriptor.key.defined.line();
+            let inner = descriptor.descriptors.take();
+            let value = descriptor.value.take().filter(|value| !value.is_empty());
+            let key = mem::take(&mut descriptor.key.value);
+            let name = value.as_ref().map_or_else(|| key.clone(), |value| format!("{key}_{value}"));
+            let path = format!("{above}.{name}");
+            let at = |problem: String| format!("{file}: line {line}: `{path}`: {problem}");
+            let is_wildcard = value.as_ref().is_some_and(|value| value.ends_with('*'));
+            if key.is_empty() || value.is_none() && key.ends_with('*') {
+                return Err(at(
+                    "`key` is empty or ends with `*`: write the start of values in `value`".into()
                 ));
             }
-            if let Some(start) = name.strip_suffix('*') {
-                level.wildcards.push(start.to_owned());
+            if level.nodes.contains_key(&name) {
+                return Err(at("there is another descriptor of this name: remove one of them".into()));
             }
+            let is_open = value.is_none() || is_wildcard && !descriptor.share_threshold;
+            let open = open + usize::from(is_open);
+            let limit = self.limit(&path, is_wildcard, open, &mut descriptor).map_err(at)?;
+            if limit.is_none() && (descriptor.shadow_mode || descriptor.metadata.is_some()) {
+                let problem = "`shadow_mode` and `metadata` have no effect without `rate_limit` beside them";
+                self.config.warnings.push(at(problem.into()));
+            }
+            // Values that share their counts share a metric.
+            let shows_value = descriptor.value_to_metric && !descriptor.share_threshold;
+            let mut node = Node { limit, level: Level::default(), is_open, shows_value };
+            self.level(file, &mut node.level, &path, open, inner)?;
+            level.wildcards.extend(is_wildcard.then(|| name.clone()));
             level.nodes.insert(name, node);
         }
         Ok(())
     }
 
-    fn node(&mut self, above: &str, open: usize, descriptor: Descriptor) -> Result<(String, Node), String> {
-        let (file, line) = (self.file, descriptor.key.defined.line());
-        let key = descriptor.key.value;
-        if key.is_empty() {
-            return Err(format!("{file}: line {line}: `key` is empty"));
-        }
-        let value = descriptor.value.filter(|value| !value.is_empty());
-        let name = value.as_ref().map_or_else(|| key.clone(), |value| format!("{key}_{value}"));
-        let path = format!("{above}.{name}");
-        let at = format!("{file}: line {line}: `{path}`");
+    /// The limit that `descriptor` sets, if it sets one.
+    fn limit(
+        &mut self,
+        path: &str,
+        is_wildcard: bool,
+        open: usize,
+        descriptor: &mut Descriptor,
+    ) -> Result<Option<Arc<Limit>>, String> {
         if descriptor.quota_mode {
-            return Err(format!(
-                "{at}: `quota_mode` is not supported: it admits requests that are over a limit and reports this in metadata \
-                 for routing. Use `shadow_mode` to admit them and count them, and `metadata` to route"
-            ));
+            return Err("`quota_mode` is not supported: it admits requests that are over a limit and reports this in metadata \
+                        for routing. Use `shadow_mode` to admit them and count them, and `metadata` to route"
+                .into());
         }
-        let is_wildcard = name.ends_with('*');
         if descriptor.share_threshold && !is_wildcard {
-            return Err(format!("{at}: `share_threshold` needs a value that ends with `*`"));
+            return Err("`share_threshold` needs a value that ends with `*`".into());
         }
-        let is_open = value.is_none() || is_wildcard && !descriptor.share_threshold;
-        let open = open + usize::from(is_open);
-        let metadata = descriptor.metadata.unwrap_or_default();
-        if descriptor.rate_limit.is_none() {
-            let without = |what: &str| format!("{at}: `{what}` has no effect without `rate_limit` beside it");
-            self.notes.extend(descriptor.shadow_mode.then(|| without("shadow_mode")));
-            self.notes.extend((!metadata.is_empty()).then(|| without("metadata")));
+        let Some(limit) = descriptor.rate_limit.take() else { return Ok(None) };
+        let (kind, shown) = self.kind(path, &limit)?;
+        let replaces: Vec<_> = limit.replaces.into_iter().flatten().map(|replaced| replaced.name).collect();
+        if replaces.iter().any(|replaced| replaced.is_empty() || limit.name.as_ref() == Some(replaced)) {
+            return Err("`replaces` has an empty name or the limit's own".into());
         }
-        let limit = descriptor.rate_limit.map(|rate_limit| {
-            let (kind, shown) =
-                self.kind(&path, open, &rate_limit).map_err(|error| format!("{at}: {error}"))?;
-            let replaces = rate_limit.replaces.unwrap_or_default().into_iter().map(|replaced| replaced.name);
-            let replaces: Vec<String> = replaces.collect();
-            if replaces.iter().any(String::is_empty) {
-                return Err(format!("{at}: `replaces` has an empty name"));
-            }
-            if replaces.iter().any(|replaced| Some(replaced) == rate_limit.name.as_ref()) {
-                return Err(format!("{at}: `replaces` has the limit's own name"));
-            }
-            let kind = match kind {
-                Kind::Counted(policy) if descriptor.shadow_mode => Kind::Counted(policy.shadow()),
-                kind => kind,
-            };
-            Ok(Arc::new(Limit {
-                counters: Counters::of(&path),
-                path: path.clone(),
-                kind,
-                name: rate_limit.name,
-                replaces,
-                is_shadow: descriptor.shadow_mode,
-                is_detailed: descriptor.detailed_metric,
-                metadata: metadata.into_iter().map(|(name, json)| (name, value_of(json))).collect(),
-                shown,
-            }))
+        self.note_user(path, &kind, limit.policy, open)?;
+        let kind = match kind {
+            Kind::Counted(policy) if descriptor.shadow_mode => Kind::Counted(policy.shadow()),
+            kind => kind,
+        };
+        let metadata = descriptor.metadata.clone().unwrap_or_default();
+        let limit = Arc::new(Limit {
+            shown: RateLimit { name: limit.name.clone().unwrap_or_else(|| shown.name.clone()), ..shown },
+            name: limit.name,
+            replaces,
+            is_shadow: descriptor.shadow_mode,
+            is_detailed: descriptor.detailed_metric,
+            metadata: metadata.into_iter().map(|(name, json)| (name, value_of(json))).collect(),
+            ..Limit::new(path.to_owned(), kind, RateLimit::default())
         });
-        let limit = limit.transpose()?;
-        if let Some(limit) = &limit {
-            if self.limits.iter().any(|other| other.path == path) {
-                return Err(format!("{at}: there is another descriptor of this name: remove one of them"));
-            }
-            self.limits.push(limit.clone());
-        }
-        let mut level = Level::default();
-        self.level(&mut level, &path, open, descriptor.descriptors.unwrap_or_default())?;
-        // Values that share their counts share a metric.
-        let shows_value = descriptor.value_to_metric && !descriptor.share_threshold;
-        Ok((name, Node { limit, level, is_open, shows_value }))
+        self.config.limits.push(limit.clone());
+        Ok(Some(limit))
     }
 
     /// What is counted, and what a client sees of it.
-    fn kind(&mut self, path: &str, open: usize, limit: &RateLimit) -> Result<(Kind, Shown), String> {
-        let name = limit.name.as_deref();
-        let RateLimit { unit, requests_per_unit, unlimited, policy: named, .. } = limit;
-        match (named, unlimited, unit, requests_per_unit) {
-            (Some(named), false, None, None) => {
-                let policy = self.named(path, open, named)?;
-                let shown = shown(&policy, name);
-                Ok((Kind::Counted(policy), shown))
+    fn kind(&self, path: &str, limit: &yaml::RateLimit) -> Result<(Kind, RateLimit), String> {
+        let yaml::RateLimit { unit, requests_per_unit, unlimited, policy, .. } = limit;
+        match (policy, unlimited, unit, requests_per_unit) {
+            (Some(name), false, None, None) => {
+                let policy = self.named(name)?;
+                Ok((Kind::Counted(policy.clone()), shown(policy)))
             }
             (Some(_), ..) => {
                 Err("`policy` has the whole limit: remove `unit`, `requests_per_unit` and `unlimited`".into())
             }
-            (None, true, None, _) => Ok((Kind::Unlimited, Shown::default())),
+            (None, true, None, _) => Ok((Kind::Unlimited, RateLimit::default())),
             (None, true, Some(_), _) => Err("an unlimited descriptor has no `unit`: remove it".into()),
-            (None, false, None, _) => {
-                Err("write `unit` and `requests_per_unit`, or `unlimited: true`, or `policy: NAME`".into())
-            }
-            (None, false, Some(_), None) => Err("write `requests_per_unit`; 0 blocks all requests".into()),
             (None, false, Some(unit), Some(requests)) => {
                 let known = unit_named(unit).ok_or_else(|| {
                     format!("invalid unit `{unit}`: write second, minute, hour, day, week, month or year")
                 })?;
-                let shown = Shown {
-                    requests_per_unit: *requests,
-                    unit: known.into(),
-                    name: name.unwrap_or_default().into(),
-                };
-                if *requests == 0 {
-                    return Ok((Kind::Blocked, shown));
-                }
-                let policy = policy(path, known, *requests, self.settings.failure_mode);
-                Ok((Kind::Counted(policy.map_err(|error| error.to_string())?), shown))
+                counted(path, known, *requests, self.settings.failure_mode).map_err(|error| error.to_string())
             }
+            _ => Err("write `unit` and `requests_per_unit`, of which 0 blocks all requests, or `unlimited: true`, or \
+                      `policy: NAME`"
+                .into()),
         }
     }
 
-    /// The policy `name`, for a limit with `open` values in its keys.
-    fn named(&mut self, path: &str, open: usize, name: &str) -> Result<Policy, String> {
+    /// The policy `name`.
+    fn named(&self, name: &str) -> Result<&Policy, String> {
         let policies = &self.settings.policies;
         let Some(policy) = policies.iter().find(|policy| policy.name() == name) else {
-            let known: Vec<&str> = policies.iter().map(Policy::name).collect();
-            return Err(match known[..] {
-                [] => format!("there is no policy `{name}`: pass a file with it in --policies, or --live"),
-                _ => format!("there is no policy `{name}`: there are `{}`", known.join("`, `")),
-            });
+            let known: Vec<_> = policies.iter().map(|policy| format!("`{}`", policy.name())).collect();
+            let known =
+                if known.is_empty() { "none in --policies or --live".into() } else { known.join(", ") };
+            return Err(format!("there is no policy `{name}`: there is {known}"));
         };
         if policy.has_permits() {
             return Err(format!(
                 "the policy `{name}` counts concurrent requests, and the protocol has no release"
             ));
         }
-        if delays(policy) {
+        if policy.queues() {
             return Err(format!(
                 "the policy `{name}` delays requests, and the protocol has no delay: use a meter"
             ));
         }
-        match self.users.get(name) {
-            None => drop(self.users.insert(name.to_owned(), (path.to_owned(), open))),
-            Some((first, others)) if *others == open => {
-                self.notes.push(format!(
-                    "`{path}` and `{first}` share the counts of the policy `{name}`: equal values are one client"
-                ));
-            }
-            Some((first, _)) => {
-                return Err(format!(
-                    "the policy `{name}` is also used by `{first}`, whose keys have another number of values: add a policy \
-                     of another name with the same settings"
-                ));
+        Ok(policy)
+    }
+
+    /// Checks that `path` is the only limit of its name, and can have its policy. `named` is the name that the file has.
+    fn note_user(
+        &mut self,
+        path: &str,
+        kind: &Kind,
+        named: Option<String>,
+        open: usize,
+    ) -> Result<(), String> {
+        if let Kind::Counted(policy) = kind {
+            let name = policy.name();
+            match self.first.get(name).map(|first| (first, &self.users[first])) {
+                None => {
+                    self.first.insert(name.to_owned(), path.to_owned());
+                    self.config.policies.push(policy.clone());
+                }
+                Some((first, (others, values))) if named.is_some() && *others == named && *values == open => {
+                    let warning = "share its counts: equal values are one client";
+                    self.config
+                        .warnings
+                        .push(format!("`{path}` and `{first}` have the policy `{name}`, and {warning}"));
+                }
+                Some((first, _)) => {
+                    return Err(format!(
+                        "`{first}` has the policy `{name}` too, for keys of another kind: give one of them another name, with \
+                         the same settings"
+                    ));
+                }
             }
         }
-        Ok(policy.clone())
+        match self.users.insert(path.to_owned(), (named, open)) {
+            None => Ok(()),
+            Some(_) => Err("there is another descriptor of this name: remove one of them".into()),
+        }
     }
-}
-
-type Shown = envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
-
-/// Whether `policy` admits requests after a delay.
-fn delays(policy: &Policy) -> bool {
-    let peeked = Limiter::new(MemoryStore::new()).peek(policy, &Key::new("all"), policy.capacity());
-    matches!(peeked.if_ready(), Some(Ok(decision)) if decision.delay().is_some())
 }
 
 fn value_of(json: Json) -> Value {

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use metrics::gauge;
 use tokio::{task::spawn_blocking, time::sleep};
 use tower_ratelimit_operate::live::LivePolicies;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::{build::Settings, tree::Config};
 
@@ -29,20 +29,18 @@ fn load(directory: &Path) -> Result<Files, String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(|error| failed(directory, &error))? {
         let path = entry.map_err(|error| failed(directory, &error))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // A mounted directory of Kubernetes has hidden ones, to which the links in it lead.
-        let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
-        if name.starts_with('.') || !is_yaml {
+        // A mounted directory of Kubernetes has hidden files, to which the links in it lead.
+        let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if is_hidden || !path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
             continue;
         }
         let mut text = String::new();
-        let read = fs::File::open(&path).and_then(|file| match file.metadata()?.is_file() {
-            true => file.take(MAX_BYTES + 1).read_to_string(&mut text),
-            false => Err(io::Error::other("not a regular file")),
+        // Opening a pipe would wait for its other end.
+        let read = fs::metadata(&path).and_then(|found| match found.is_file() && found.len() <= MAX_BYTES {
+            true => fs::File::open(&path)?.take(MAX_BYTES).read_to_string(&mut text),
+            false => Err(io::Error::other("not a file of at most 4 MiB")),
         });
-        if read.map_err(|error| failed(&path, &error))? as u64 > MAX_BYTES {
-            return Err(format!("{}: larger than 4 MiB", path.display()));
-        }
+        read.map_err(|error| failed(&path, &error))?;
         files.push((path.display().to_string(), text));
     }
     files.sort();
@@ -71,11 +69,8 @@ impl Followed {
         policies: Option<LivePolicies>,
     ) -> Result<Arc<Self>, String> {
         let files = load(&directory)?;
-        let config = Config::build(&files, &settings)?;
-        for note in config.notes() {
-            tracing::warn!("{note}");
-        }
-        let followed = Arc::new(Self { current: ArcSwap::from_pointee(config), error: ArcSwap::default() });
+        let followed = Arc::new(Self { current: ArcSwap::default(), error: ArcSwap::default() });
+        followed.apply(Ok(Config::build(&files, &settings)?));
         tokio::spawn(followed.clone().follow(directory, settings, policies, files));
         Ok(followed)
     }
@@ -94,52 +89,43 @@ impl Followed {
         directory: PathBuf,
         mut settings: Settings,
         policies: Option<LivePolicies>,
-        mut files: Files,
+        files: Files,
     ) {
-        let mut latest = Ok(files.clone());
+        let mut latest = Ok(files);
+        let mut applied = latest.clone();
         loop {
             sleep(INTERVAL).await;
             let directory = directory.clone();
-            let loaded =
-                spawn_blocking(move || load(&directory)).await.unwrap_or_else(|error| Err(error.to_string()));
+            let loaded = spawn_blocking(move || load(&directory)).await;
+            let loaded = loaded.unwrap_or_else(|error| Err(error.to_string()));
             // A file may be half written: two reads must agree.
             let is_settled = loaded == latest;
             latest = loaded;
-            if !is_settled {
-                continue;
-            }
             let active = policies.as_ref().map_or_else(Vec::new, LivePolicies::current);
-            if latest.as_ref() == Ok(&files) && active == settings.policies && self.error.load().is_none() {
+            if !is_settled || latest == applied && active == settings.policies {
                 continue;
             }
-            let next = Settings { policies: active, ..settings.clone() };
-            let built = latest.clone().and_then(|files| Ok((Config::build(&files, &next)?, files)));
-            match built {
-                Ok((config, accepted)) => {
-                    (files, settings) = (accepted, next);
-                    self.apply(config);
-                }
-                Err(problem) => self.reject(problem),
+            (applied, settings.policies) = (latest.clone(), active);
+            let (files, settings) = (latest.clone(), settings.clone());
+            let built = spawn_blocking(move || Config::build(&files?, &settings)).await;
+            self.apply(built.unwrap_or_else(|error| Err(error.to_string())));
+        }
+    }
+
+    fn apply(&self, built: Result<Config, String>) {
+        gauge!("ratelimit_server_config_is_invalid").set(if built.is_ok() { 0.0 } else { 1.0 });
+        let error = match built {
+            Ok(config) => {
+                info!(limits = config.limits.len(), "the configuration applies");
+                config.warnings.iter().for_each(|warning| warn!("{warning}"));
+                self.current.store(Arc::new(config));
+                None
             }
-        }
-    }
-
-    fn apply(&self, config: Config) {
-        info!(limits = config.limits().len(), "the configuration has changed");
-        for note in config.notes() {
-            tracing::warn!("{note}");
-        }
-        self.current.store(Arc::new(config));
-        self.error.store(Arc::default());
-        gauge!("ratelimit_server_config_is_invalid").set(0.0);
-    }
-
-    /// Logs an error once, and keeps it.
-    fn reject(&self, problem: String) {
-        if self.error.load().as_ref().as_ref() != Some(&problem) {
-            error!("the configuration stays as it is: {problem}");
-            self.error.store(Arc::new(Some(problem)));
-            gauge!("ratelimit_server_config_is_invalid").set(1.0);
-        }
+            Err(problem) => {
+                error!("the configuration stays as it is: {problem}");
+                Some(problem)
+            }
+        };
+        self.error.store(Arc::new(error));
     }
 }

@@ -7,14 +7,27 @@ use envoy_types::pb::{
     google::protobuf::Value,
 };
 use metrics::{Counter, counter};
-use tower_ratelimit::{Error, FailureMode, Policy, Quota, algorithm::FixedWindow};
+use tower_ratelimit::{
+    Error, FailureMode, Policy, Quota,
+    algorithm::{FixedWindow, Weekday},
+};
 
 const DAY: u64 = 86_400;
+/// The units of the protocol in seconds. A calendar month and a calendar year have these lengths in quotas too.
+const UNITS: [(Unit, u64); 7] = [
+    (Unit::Second, 1),
+    (Unit::Minute, 60),
+    (Unit::Hour, 3_600),
+    (Unit::Day, DAY),
+    (Unit::Week, 7 * DAY),
+    (Unit::Month, 30 * DAY),
+    (Unit::Year, 365 * DAY),
+];
 
 /// What one descriptor of the configuration sets.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// The domain, and the key and value of each level, as the statistics of envoyproxy/ratelimit name it.
+    /// The domain, and the key and value of each level, as the statistics of envoyproxy/ratelimit have it.
     pub(crate) path: String,
     pub(crate) kind: Kind,
     /// What other limits name to replace this one.
@@ -27,7 +40,7 @@ pub(crate) struct Limit {
     pub(crate) metadata: BTreeMap<String, Value>,
     /// The limit as a client sees it.
     pub(crate) shown: RateLimit,
-    pub(crate) counters: Counters,
+    pub(crate) hits: Hits,
 }
 
 #[derive(Debug)]
@@ -38,45 +51,28 @@ pub(crate) enum Kind {
     Counted(Policy),
 }
 
-/// The metrics of a descriptor: what `total_hits`, `near_limit`, `over_limit` and `shadow_mode` are there.
-#[derive(Clone, Debug)]
-pub(crate) struct Counters {
+/// The hits of a descriptor in the metrics. Their sum is what envoyproxy/ratelimit calls `total_hits`.
+#[derive(Debug)]
+pub(crate) struct Hits {
     pub(crate) ok: Counter,
     pub(crate) near_limit: Counter,
     pub(crate) over_limit: Counter,
     pub(crate) shadow: Counter,
 }
 
-impl Counters {
+impl Hits {
     pub(crate) fn of(descriptor: &str) -> Self {
-        let of = |verdict: &'static str| counter!("ratelimit_server_descriptors_total", "descriptor" => descriptor.to_owned(), "verdict" => verdict);
-        Self {
-            ok: of("ok"),
-            near_limit: of("near_limit"),
-            over_limit: of("over_limit"),
-            shadow: of("shadow"),
-        }
+        let [ok, near_limit, over_limit, shadow] = ["ok", "near_limit", "over_limit", "shadow"].map(|verdict| {
+            counter!("ratelimit_server_hits_total", "descriptor" => descriptor.to_owned(), "verdict" => verdict)
+        });
+        Self { ok, near_limit, over_limit, shadow }
     }
 }
 
-/// A limit that a request sets in place of the configuration's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Override {
-    pub(crate) unit: Unit,
-    pub(crate) requests_per_unit: u32,
-}
-
-impl Override {
-    /// The limit. Its counts belong to the domain and the unit, and to the keys and values of the descriptor.
-    pub(crate) fn limit(self, domain: &str, failure_mode: FailureMode) -> Result<Limit, Error> {
-        let Self { unit, requests_per_unit } = self;
-        let path = format!("{domain}.override_{}", unit.as_str_name().to_lowercase());
-        let kind = match requests_per_unit {
-            0 => Kind::Blocked,
-            _ => Kind::Counted(policy(&path, unit, requests_per_unit, failure_mode)?),
-        };
-        Ok(Limit {
-            counters: Counters::of(&path),
+impl Limit {
+    pub(crate) fn new(path: String, kind: Kind, shown: RateLimit) -> Self {
+        Self {
+            hits: Hits::of(&path),
             path,
             kind,
             name: None,
@@ -84,56 +80,62 @@ impl Override {
             is_shadow: false,
             is_detailed: false,
             metadata: BTreeMap::new(),
-            shown: RateLimit { requests_per_unit, unit: unit.into(), name: String::new() },
-        })
+            shown,
+        }
+    }
+
+    /// The limit that a request sets. Its counts belong to the domain and the unit, and to the keys and values of the descriptor.
+    pub(crate) fn of_request(
+        domain: &str,
+        unit: Unit,
+        requests: u32,
+        mode: FailureMode,
+    ) -> Result<Self, Error> {
+        // No path of a configuration has a colon there.
+        let path = format!("{domain}:override_{}", unit.as_str_name().to_lowercase());
+        let (kind, shown) = counted(&path, unit, requests, mode)?;
+        Ok(Self::new(path, kind, shown))
     }
 }
 
 /// The unit that a configuration names.
-pub(crate) fn unit_named(name: &str) -> Option<Unit> {
+pub(super) fn unit_named(name: &str) -> Option<Unit> {
     Unit::from_str_name(&name.to_uppercase()).filter(|unit| *unit != Unit::Unknown)
 }
 
-/// The policy of a limit without one of its own: windows, as envoyproxy/ratelimit counts. Windows that are longer than a day start
-/// with a client's first hit.
-pub(super) fn policy(path: &str, unit: Unit, limit: u32, failure_mode: FailureMode) -> Result<Policy, Error> {
-    let limit = limit.into();
-    let days = |days: u64| Quota::try_new(limit, Duration::from_secs(days * DAY));
-    let (quota, windows) = match unit {
-        Unit::Unknown | Unit::Second => {
-            (Quota::try_new(limit, Duration::from_secs(1))?, FixedWindow::aligned())
-        }
-        Unit::Minute => (Quota::try_new(limit, Duration::from_secs(60))?, FixedWindow::aligned()),
-        Unit::Hour => (Quota::try_new(limit, Duration::from_secs(3_600))?, FixedWindow::aligned()),
-        Unit::Day => (days(1)?, FixedWindow::aligned()),
-        Unit::Week => (days(7)?, FixedWindow::anchored()),
-        Unit::Month => (days(30)?, FixedWindow::anchored()),
-        Unit::Year => (days(365)?, FixedWindow::anchored()),
+/// A limit without a policy of its own: windows, as envoyproxy/ratelimit counts. Those of 30 and 365 days, which it starts at
+/// multiples since 1970, start with a client's first hit.
+pub(super) fn counted(
+    path: &str,
+    unit: Unit,
+    requests: u32,
+    mode: FailureMode,
+) -> Result<(Kind, RateLimit), Error> {
+    let shown = RateLimit { requests_per_unit: requests, unit: unit.into(), name: String::new() };
+    if requests == 0 {
+        return Ok((Kind::Blocked, shown));
+    }
+    let seconds = UNITS.iter().find(|(known, _)| *known == unit).map_or(1, |(_, seconds)| *seconds);
+    let quota = Quota::try_new(requests.into(), Duration::from_secs(seconds))?;
+    let windows = match unit {
+        Unit::Month | Unit::Year => FixedWindow::anchored(),
+        // 1970 began on one.
+        Unit::Week => FixedWindow::aligned().from_weekday(Weekday::Thursday),
+        _ => FixedWindow::aligned(),
     };
-    Ok(Policy::try_new(&policy_name(path), quota)?.try_algorithm(windows)?.failure_mode(failure_mode))
+    let policy = Policy::try_new(&policy_name(path), quota)?.try_algorithm(windows)?.failure_mode(mode);
+    Ok((Kind::Counted(policy), shown))
 }
 
 /// The limit of `policy` as a client sees it. A period that the protocol has no unit for is unknown, and the name is the
 /// policy's.
-pub(super) fn shown(policy: &Policy, name: Option<&str>) -> RateLimit {
+pub(super) fn shown(policy: &Policy) -> RateLimit {
     let quota = policy.quota();
-    let unit = match quota.period().as_secs() {
-        _ if quota.period().subsec_nanos() > 0 => Unit::Unknown,
-        1 => Unit::Second,
-        60 => Unit::Minute,
-        3_600 => Unit::Hour,
-        DAY => Unit::Day,
-        604_800 => Unit::Week,
-        // The nominal length of a calendar month is 30 days, and a year's 365.
-        2_592_000 => Unit::Month,
-        31_536_000 => Unit::Year,
-        _ => Unit::Unknown,
-    };
-    let name = name.or_else(|| (unit == Unit::Unknown).then(|| policy.name()));
+    let unit = UNITS.iter().find(|(_, seconds)| quota.period() == Duration::from_secs(*seconds));
     RateLimit {
         requests_per_unit: quota.limit().try_into().unwrap_or(u32::MAX),
-        unit: unit.into(),
-        name: name.unwrap_or_default().to_owned(),
+        unit: unit.map_or(Unit::Unknown, |(unit, _)| *unit).into(),
+        name: if unit.is_none() { policy.name().to_owned() } else { String::new() },
     }
 }
 

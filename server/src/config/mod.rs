@@ -12,6 +12,6 @@ mod yaml;
 pub(crate) use self::{
     build::Settings,
     files::{Followed, read},
-    limit::{Counters, Kind, Limit, Override},
+    limit::{Hits, Kind, Limit},
     tree::Config,
 };

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory as _, Error, FromArgMatches as _, Parser, Subcommand, parser::ValueSource};
+use tower_ratelimit_operate::cli::RedisOptions;
 
 use crate::encoded::encoded;
 
@@ -16,10 +17,8 @@ use crate::encoded::encoded;
                   Exit codes: 0 done, 1 Redis did not do it, Redis or an instance did not answer (the message says whether the change may have been made) or cannot make decisions, or what was read cannot be printed, 2 the options, the policies, the URL or the key are invalid."
 )]
 pub(crate) struct Options {
-    /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable:
-    /// other users of this machine see the arguments of a command, with the password.
-    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
-    pub(crate) redis: Vec<String>,
+    #[command(flatten)]
+    pub(crate) redis: RedisOptions,
     /// The URL of an instance's router for operators, such as http://10.0.0.7:3001/limits. Repeat it, or write commas,
     /// for several instances. With `why`, `top`, `recent`, `policies`, `unlock`, `block`, `unblock`, `blocklist`, `acl` and
     /// `probe`, it gets requests in the place of Redis. The other commands ignore the variable.
@@ -29,32 +28,6 @@ pub(crate) struct Options {
     /// see the arguments of a command.
     #[arg(long, env = "RATELIMIT_HEADER", hide_env_values = true, global = true, value_name = "NAME: VALUE")]
     pub(crate) header: Vec<String>,
-    /// The URLs are of nodes of a Redis Cluster.
-    #[arg(long, conflicts_with = "sentinel")]
-    pub(crate) cluster: bool,
-    /// The number of shards, if the service sets another one than 8.
-    #[arg(long, requires = "cluster", default_value_t = 8)]
-    pub(crate) cluster_shards: u16,
-    /// The URLs are of sentinels, which name the primary so.
-    #[arg(long, value_name = "PRIMARY")]
-    pub(crate) sentinel: Option<String>,
-    /// The user that the sentinels require, by default `default`. Its password is read from the variable
-    /// SENTINEL_PASSWORD.
-    #[arg(long, requires = "sentinel", value_name = "USER")]
-    pub(crate) sentinel_user: Option<String>,
-    /// Trusts only the certificates in this PEM file to sign the certificate of a rediss:// server or an https:// router.
-    /// Without it, the system's certificates are trusted.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) ca: Option<PathBuf>,
-    /// A PEM file with the certificate of this client, for a rediss:// server or an https:// router that requires one.
-    #[arg(long, requires = "client_key", value_name = "FILE")]
-    pub(crate) client_certificate: Option<PathBuf>,
-    /// The PEM file of its key.
-    #[arg(long, requires = "client_certificate", value_name = "FILE")]
-    pub(crate) client_key: Option<PathBuf>,
-    /// The prefix of the keys, if the service sets another one.
-    #[arg(long, env = "RATELIMIT_PREFIX", default_value = "rl")]
-    pub(crate) prefix: String,
     /// The longest time for each command of Redis, and for each answer of a router.
     #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME")]
     pub(crate) deadline: Duration,

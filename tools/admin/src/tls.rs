@@ -16,7 +16,7 @@ use crate::{failure::Failure, options::Options};
 /// Trusts the system's certificates, or only the ones in the file of `--ca`.
 pub(crate) fn connector(options: &Options) -> Result<TlsConnector, Failure> {
     let mut roots = RootCertStore::empty();
-    match &options.ca {
+    match &options.redis.ca {
         Some(path) => roots.add_parsable_certificates(certificates(path)?),
         None => roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
     };
@@ -25,7 +25,7 @@ pub(crate) fn connector(options: &Options) -> Result<TlsConnector, Failure> {
         .with_safe_default_protocol_versions()
         .map_err(|error| invalid(&error))?
         .with_root_certificates(roots);
-    let config = match (&options.client_certificate, &options.client_key) {
+    let config = match (&options.redis.client_certificate, &options.redis.client_key) {
         (Some(certificate), Some(key)) => {
             let key = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| invalid(&error))?;
             config.with_client_auth_cert(certificates(certificate)?, key).map_err(|error| invalid(&error))?

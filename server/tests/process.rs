@@ -104,10 +104,11 @@ impl Server {
 
     /// A server that listens. It may not be ready yet.
     pub(crate) fn begin(files: &Files, options: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut command =
-            command(&["serve", &files.path(), "--listen", "127.0.0.1:0", "--operators", "127.0.0.1:0"]);
-        if !options.contains(&"--shutdown-delay") {
-            command.args(["--shutdown-delay", "0s"]);
+        let mut command = command(&["serve", &files.path()]);
+        let defaults =
+            [("--listen", "127.0.0.1:0"), ("--operators", "127.0.0.1:0"), ("--shutdown-delay", "0s")];
+        for (name, value) in defaults.iter().filter(|(name, _)| !options.contains(name)) {
+            command.args([name, value]);
         }
         command.args(["--log", "json"]).args(options).envs(environment.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();

@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) rate_limits: &'static str,
     /// Filters before it.
     pub(crate) before: &'static str,
-    /// Where spans go.
+    /// Whether health checks are made three times a second, and calls that did not reach a server are repeated with another one.
     pub(crate) is_quick_to_check: bool,
 }
 
@@ -88,6 +88,15 @@ impl Envoy {
         page.trim().rsplit(' ').next().and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
+    /// Those of Envoy's statistics that begin so, and are not 0.
+    pub(crate) async fn stats(&self, start: &str) -> String {
+        let page = Client::new()
+            .get(&format!("http://{}/stats?usedonly&filter=^{start}", self.admin))
+            .await
+            .into_body();
+        page.lines().filter(|line| !line.ends_with(": 0")).collect::<Vec<_>>().join("\n")
+    }
+
     /// Waits until Envoy takes as many servers as healthy.
     pub(crate) async fn sees(&self, servers: u64) {
         let name = "cluster.limits.membership_healthy";
@@ -111,12 +120,26 @@ impl Settings {
         let Self { servers, filter, rate_limits, before, is_quick_to_check } = self;
         let endpoint = |server: &SocketAddr| {
             format!(
-                "{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}",
+                "{{ endpoint: {{ address: {{ socket_address: {{ address: {}, port_value: {} }} }} }} }}",
+                server.ip(),
                 server.port()
             )
         };
         let endpoints = servers.iter().map(endpoint).collect::<Vec<_>>().join(", ");
         let (interval, first) = if *is_quick_to_check { ("0.3s", "0.3s") } else { ("5s", "1s") };
+        let retries = if *is_quick_to_check {
+            r#"
+                          retry_policy:
+                            retry_on: connect-failure,refused-stream,reset,unavailable
+                            num_retries: 2
+                            retry_back_off: { base_interval: 0.001s, max_interval: 0.02s }
+                            retry_host_predicate:
+                              - name: envoy.retry_host_predicates.previous_hosts
+                                typed_config: { "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate }
+                            host_selection_retry_max_attempts: 3"#
+        } else {
+            ""
+        };
         format!(
             r#"
 admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
@@ -149,7 +172,8 @@ static_resources:
                       {filter}
                       rate_limit_service:
                         transport_api_version: V3
-                        grpc_service: {{ envoy_grpc: {{ cluster_name: limits }} }}
+                        grpc_service:
+                          envoy_grpc: {{ cluster_name: limits }}{retries}
                   - name: envoy.filters.http.router
                     typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}
   clusters:
@@ -160,6 +184,7 @@ static_resources:
         endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {service} }} }} }} }}] }}]
     - name: limits
       type: STATIC
+      circuit_breakers: {{ thresholds: [{{ max_retries: 1000 }}] }}
       typed_extension_protocol_options:
         envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
           "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions

@@ -20,8 +20,8 @@ test:
 	@DOCUMENTED="$(DOCUMENTED)" .ci/timed "tests" .ci/cargo-test $(TESTED)
 
 # `make test` with all features and with the rest of the workspace, in one build; and what the published packages contain. The
-# rest is TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of the guides, nginx in front of a service, the
-# queries of the dashboard on a Prometheus, and the simulation of faults.
+# rest is TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of the guides, nginx in front of a service, the server
+# behind an Envoy, the queries of the dashboard on a Prometheus, and the simulation of faults.
 test-all: TESTED = --workspace --all-features --tests
 test-all: DOCUMENTED = --workspace --all-features
 test-all: get-servers test
@@ -31,6 +31,7 @@ get-servers:
 	@.ci/get-redis
 	@.ci/get-nginx
 	@.ci/get-prometheus
+	@.ci/get-envoy
 
 # The tests of contributors without a server: what needs none. Seconds after an edit.
 test-quick:
@@ -78,6 +79,8 @@ test-faults:
 	@.ci/get-wrk
 	cargo test --quiet -p tests-faults --test faults -- cold-start
 	cargo test --quiet --release -p tests-faults --test faults
+	@.ci/get-envoy
+	cargo test --quiet --release -p ratelimit-server --test faults
 	@$(MAKE) --no-print-directory test-simulation
 
 # Fault schedules in a simulation. Prints the seeds, the steps, the faults by kind and the time; SIMULATION_SEED=7
@@ -92,7 +95,7 @@ test-simulation:
 test-under-load: get-servers
 	@.ci/timed "tests under load" .ci/test-under-load --workspace --all-features --tests
 
-# Clients in Python against a limit, as the guide `clients` describes them.
+# Clients in Python against a limit, as the guide `clients` describes them; and grpcio against the server.
 test-clients:
 	@.ci/timed "clients" .ci/test-clients
 
@@ -133,7 +136,7 @@ lint:
 	@# With other options for the lints, clippy would check everything again.
 	@.ci/timed "clippy" cargo clippy --workspace --all-features --all-targets -- -D warnings
 	@# `--all-targets` leaves out a target with `test = false`, even if it is named beside.
-	@.ci/timed "clippy of faults, clients" cargo clippy --workspace --all-features --test faults --test clients -- \
+	@.ci/timed "clippy of faults, clients" cargo clippy --workspace --all-features --test faults --test clients --test speed -- \
 		-D warnings
 	@.ci/timed "clippy of some features" .ci/clippy-features
 	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps $(PACKAGES) $(SHARED)

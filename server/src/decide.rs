@@ -101,7 +101,7 @@ async fn decide(limiter: &Limiter, plan: &Plan) -> Result<Decided, Error> {
     if !plan.is_blocked() && !plan.asks() {
         return Ok(Decided { charged: Some(limiter.check_all(charges).await?), ..Decided::default() });
     }
-    // A cost of 0 is always admitted, so a question is whether one unit remains. It is asked right before the others are charged.
+    // A cost of 0 is always admitted, so a question is whether one unit remains. The others are charged right after it.
     let asked: Vec<_> = charges.iter().map(|charge| charge.clone().with_cost(charge.cost().max(1))).collect();
     let peeked = limiter.peek_all(&asked).await?;
     let mut decided = Decided { peeked: Some(peeked), ..Decided::default() };

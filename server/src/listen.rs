@@ -64,7 +64,7 @@ impl Listener {
                 }
             };
             let Ok(place) = self.places.clone().try_acquire_owned() else {
-                counter!("ratelimit_server_refused_connections_total", "listener" => name).increment(1);
+                counter!("ratelimit_server_rejected_connections_total", "listener" => name).increment(1);
                 continue;
             };
             // It only delays small answers.

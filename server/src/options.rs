@@ -9,7 +9,7 @@ use clap::{
 use tower_ratelimit::FailureMode;
 use tower_ratelimit_operate::cli::RedisOptions;
 
-/// Answers Envoy's rate limit calls with the limits of a directory of files, which are those of envoyproxy/ratelimit.
+/// Answers Envoy's rate limit calls with the limits of a directory of files, which envoyproxy/ratelimit can read too.
 #[derive(Debug, Parser)]
 #[command(
     name = "ratelimit-server",
@@ -58,7 +58,7 @@ pub(crate) struct Source {
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// The policies of the hash PREFIX:policies in Redis, which operators change for all instances. Those of --policies, as they
+    /// The policies of the hash PREFIX:policies in Redis, which operators change for all instances. The policies of --policies, as they
     /// are when the server starts, apply where the hash has none, and while Redis has not been seen.
     #[arg(long)]
     pub(crate) live: bool,

@@ -29,7 +29,7 @@ pub(crate) struct Slot {
     pub(crate) limit: Arc<Limit>,
     key: Key,
     pub(crate) hits: u64,
-    /// Its own metrics, if they are not the limit's.
+    /// Separate metrics, if they are not the limit's.
     pub(crate) detailed: Option<Hits>,
     /// Its place among the charges. `None` if nothing is counted.
     pub(crate) charge: Option<usize>,
@@ -87,7 +87,7 @@ impl Plan {
         self.charges.iter().any(|charge| charge.cost() == 0)
     }
 
-    /// Whether a descriptor is blocked, whatever remains of others.
+    /// Whether a descriptor is blocked, regardless of what remains of others.
     pub(crate) fn is_blocked(&self) -> bool {
         self.slots
             .iter()

@@ -177,7 +177,7 @@ fn limiting(store: impl tower_ratelimit::store::Store + Clone, deadline: Duratio
     (limiter.clone(), Decider::new(&limiter, store, deadline))
 }
 
-/// The policies that limits can name. With those of Redis alone, it waits until Redis has been seen.
+/// The policies that limits can name. If only Redis has them, it waits until Redis has been seen.
 async fn policies(options: &Serve, store: Option<&RedisStore>) -> Result<Option<LivePolicies>, Failure> {
     let file = options.source.policies.as_ref().map(LivePolicies::file).transpose()?;
     let Some(store) = store.filter(|_| options.live) else { return Ok(file) };

@@ -46,7 +46,7 @@ fn an_invalid_configuration_says_where_and_what_to_write() {
         ("one path by two", "domain: d\ndescriptors:\n  - { key: a.b, rate_limit: { unlimited: true } }\n  - { key: a, descriptors: [{ key: b, rate_limit: { unlimited: true } }] }\n".to_owned(), "line 4: `d.a.b`: there is another descriptor of this name"),
         ("quota mode", with(&["quota_mode: true", "rate_limit: { unlimited: true }"]), "line 3: `d.a`: `quota_mode` is not supported: it admits requests that are over a limit"),
         ("shared without a wildcard", with(&["value: b", "share_threshold: true", "rate_limit: { unlimited: true }"]), "line 3: `d.a_b`: `share_threshold` needs a value that ends with `*`"),
-        ("an unknown policy without any", with(&["rate_limit: { policy: p }"]), "line 3: `d.a`: there is no policy `p`: there is none in --policies or --live"),
+        ("an unknown policy without any", with(&["rate_limit: { policy: p }"]), "line 3: `d.a`: there is no policy `p`: --policies and --live have no policy"),
     ];
     for (name, text, expected) in rows {
         let (code, said) = check(&text, None);
@@ -69,7 +69,7 @@ fn an_invalid_configuration_says_where_and_what_to_write() {
 }
 
 #[test]
-fn policies_without_a_release_or_a_delay_are_refused() {
+fn policies_that_need_a_release_or_a_delay_are_errors() {
     let policies = "
 [[policies]]
 name = 'jobs'
@@ -93,7 +93,10 @@ algorithm = 'leaky-bucket'
         ("jobs", "the policy `jobs` counts concurrent requests, and the protocol has no release"),
         ("queue", "the policy `queue` delays requests, and the protocol has no delay"),
         ("late-queue", "the policy `late-queue` delays requests"),
-        ("other", "there is no policy `other`: there is `jobs`, `late-queue`, `meter`, `queue`"),
+        (
+            "other",
+            "there is no policy `other`: --policies and --live have `jobs`, `late-queue`, `meter`, `queue`",
+        ),
         ("meter, unit: day", "`policy` has the whole limit: remove `unit`"),
     ];
     for (policy, expected) in rows {

@@ -291,7 +291,7 @@ async fn calls_get_what_the_examples_say() {
         assert_eq!(server.metric(&name).await, Some(hits), "{name}");
     }
 
-    // Each path under /api has counts of its own; those under /files share them, and their metric.
+    // Each path under /api has separate counts. The paths under /files share their counts and their metric.
     for path in ["/api/a", "/api/b"] {
         let entries = format!("path={path}");
         let mut answers = Vec::new();

@@ -340,7 +340,7 @@ descriptors:
                 match number % 4 {
                     // Silence, until the server ends it.
                     0 => drop(stream.read(&mut [0; 64]).await),
-                    // Bytes that are no frames.
+                    // Bytes without frames.
                     1 => {
                         let bytes: Vec<u8> = (0..4_096).map(|_| fastrand::u8(..)).collect();
                         let _ = stream.write_all(&bytes).await;

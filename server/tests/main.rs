@@ -3,9 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 mod configuration;
+mod documented;
+#[allow(dead_code, reason = "of other programs too")]
 mod envoy;
 mod examples;
 mod operation;
+#[allow(dead_code, reason = "of other programs too")]
 mod process;
 mod protocol;
 mod with_envoy;

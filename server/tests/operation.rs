@@ -135,10 +135,10 @@ async fn operators_see_why_a_client_is_denied_and_change_it() {
 #[tokio::test]
 async fn operators_on_other_hosts_need_a_token() {
     let files = Files::new(LIMITS);
-    let refused =
+    let rejected =
         command(&["serve", &files.path(), "--memory", "--operators", "0.0.0.0:0"]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("set RATELIMIT_TOKEN"));
+    assert_eq!(rejected.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&rejected.stderr).contains("set RATELIMIT_TOKEN"));
     let server = Server::begin(&files, &["--memory"], &[("RATELIMIT_TOKEN", "correct-horse")]);
     server.is_ready(true).await;
     let status = async |path: &str, token: Option<&str>| {
@@ -164,7 +164,7 @@ async fn operators_on_other_hosts_need_a_token() {
 }
 
 #[tokio::test]
-async fn options_that_do_not_fit_are_refused() {
+async fn options_that_do_not_fit_are_errors() {
     let files = Files::new(LIMITS);
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = busy.local_addr().unwrap().to_string();
@@ -259,11 +259,11 @@ async fn more_connections_than_allowed_are_closed_and_others_are_served() {
     let mut third = TcpStream::connect(server.calls).await.unwrap();
     assert_eq!(third.read(&mut [0; 9]).await.unwrap_or(0), 0, "the third is closed");
     assert_eq!(
-        server.metric("ratelimit_server_refused_connections_total{listener=\"calls\"}").await,
+        server.metric("ratelimit_server_rejected_connections_total{listener=\"calls\"}").await,
         Some(1.0)
     );
     assert!(caller.ask(&[descriptor("user=ann")]).await.starts_with("OK"));
-    // What is no HTTP/2 ends its own connection alone.
+    // Other bytes than HTTP/2 end only their connection.
     silent.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\nmore than a preface").await.unwrap();
     assert!(
         eventually(

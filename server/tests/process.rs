@@ -240,7 +240,7 @@ pub(crate) fn descriptor(entries: &str) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.split(' ').map(entry).collect(), ..Default::default() }
 }
 
-/// The same with hits of its own.
+/// The same with its own hits.
 pub(crate) fn with_hits(entries: &str, hits: u64) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(UInt64Value { value: hits }), ..descriptor(entries) }
 }

@@ -37,7 +37,7 @@ async fn all_descriptors_of_a_call_are_one_decision() {
         assert_eq!(caller.ask(&both).await, "OVER_LIMIT: OK 3 of 5/MONTH, OVER_LIMIT 0 of 2/YEAR");
     }
     assert_eq!(caller.ask(&[descriptor("user=ann")]).await, "OK: OK 2 of 5/MONTH");
-    // Each value has counts of its own.
+    // Each value has separate counts.
     assert_eq!(caller.ask(&[descriptor("user=bob")]).await, "OK: OK 4 of 5/MONTH");
 }
 
@@ -70,7 +70,7 @@ async fn a_limit_of_0_blocks_and_nothing_else_is_charged() {
 }
 
 #[tokio::test]
-async fn hits_of_a_descriptor_come_before_those_of_the_request() {
+async fn hits_of_a_descriptor_replace_the_requests() {
     let server = Server::alone(&Files::new(TWO), &[]).await;
     let caller = server.caller().await;
     let call = async |hits_addend, descriptors: &[_]| {
@@ -206,7 +206,7 @@ quota = { limit = 7, per = 'month', zone = 'Europe/Berlin' }
 }
 
 #[tokio::test]
-async fn headers_and_a_problem_are_only_there_if_they_are_asked_for() {
+async fn only_options_add_headers_and_a_problem() {
     let files = Files::new(TWO);
     let headers_of = async |options: &[&str]| {
         let server = Server::alone(&files, options).await;
@@ -367,7 +367,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn a_policy_that_denies_nobody_is_ok_beside_one_that_denies() {
+async fn a_policy_that_is_not_enforced_is_ok_beside_one_that_denies() {
     let files = Files::new(
         "
 domain: d

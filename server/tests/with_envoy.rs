@@ -161,7 +161,7 @@ async fn local_limits_of_envoy_come_first() {
 }
 
 #[tokio::test]
-async fn tokens_are_asked_for_before_a_request_and_charged_when_its_stream_is_done() {
+async fn tokens_are_checked_before_a_request_and_charged_when_its_stream_is_done() {
     let Some(program) = program() else { return };
     let files = Files::new("domain: d\ndescriptors: [{ key: user, rate_limit: { policy: tokens } }]\n");
     let policies = files

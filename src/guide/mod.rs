@@ -15,6 +15,7 @@
 //! | [`streams`] | How do I limit LLM tokens, bytes and streams? |
 //! | [`body`] | How do I limit MCP tools, GraphQL queries, or anything else in a request's body? |
 //! | [`grpc`] | How do I limit a tonic service, and what does its client see? |
+//! | [`envoy`] | How do services in other languages get the same limits? Envoy, Istio, Envoy Gateway |
 //! | [`clients`] | What do client libraries do with a 429, and why does a program hang? |
 //! | [`websocket`] | How do I limit messages of a WebSocket, and server-sent events? |
 //! | [`outgoing`] | How do I keep jobs and outgoing calls within a limit? |
@@ -46,6 +47,8 @@ pub mod clients {}
 pub mod concepts {}
 #[doc = include_str!("deployment.md")]
 pub mod deployment {}
+#[doc = include_str!("envoy.md")]
+pub mod envoy {}
 #[doc = include_str!("failure.md")]
 pub mod failure {}
 #[doc = include_str!("faq.md")]

@@ -18,7 +18,7 @@ use super::{
 /// What the files do not say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
-    /// Of limits without a policy of their own.
+    /// The failure mode of limits without a policy.
     pub(crate) failure_mode: FailureMode,
     /// The policies that limits name.
     pub(crate) policies: Vec<Policy>,
@@ -167,9 +167,8 @@ impl Reader<'_> {
         let policies = &self.settings.policies;
         let Some(policy) = policies.iter().find(|policy| policy.name() == name) else {
             let known: Vec<_> = policies.iter().map(|policy| format!("`{}`", policy.name())).collect();
-            let known =
-                if known.is_empty() { "none in --policies or --live".into() } else { known.join(", ") };
-            return Err(format!("there is no policy `{name}`: there is {known}"));
+            let known = if known.is_empty() { "no policy".into() } else { known.join(", ") };
+            return Err(format!("there is no policy `{name}`: --policies and --live have {known}"));
         };
         if policy.has_permits() {
             return Err(format!(

@@ -33,7 +33,7 @@ pub(crate) struct Limit {
     /// What other limits name to replace this one.
     pub(crate) name: Option<String>,
     pub(crate) replaces: Vec<String>,
-    /// The answer is OK, whatever is decided.
+    /// The answer is OK, regardless of the decision.
     pub(crate) is_shadow: bool,
     /// Metrics have the values that the configuration leaves open.
     pub(crate) is_detailed: bool,
@@ -103,8 +103,8 @@ pub(super) fn unit_named(name: &str) -> Option<Unit> {
     Unit::from_str_name(&name.to_uppercase()).filter(|unit| *unit != Unit::Unknown)
 }
 
-/// A limit without a policy of its own: windows, as envoyproxy/ratelimit counts. Those of 30 and 365 days, which it starts at
-/// multiples since 1970, start with a client's first hit.
+/// A limit without a policy: windows, as envoyproxy/ratelimit counts. Windows of 30 and 365 days, which start there at multiples since
+/// 1970, start with a client's first hit.
 pub(super) fn counted(
     path: &str,
     unit: Unit,

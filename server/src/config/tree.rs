@@ -31,7 +31,7 @@ pub(crate) struct Level {
 pub(super) struct Node {
     pub(super) limit: Option<Arc<Limit>>,
     pub(super) level: Level,
-    /// Each value that matches has counts of its own.
+    /// Each value that matches has separate counts.
     pub(super) is_open: bool,
     /// Metrics have the value.
     pub(super) shows_value: bool,
@@ -90,7 +90,7 @@ impl Found<'_> {
         }
     }
 
-    /// Metrics of its own, if the configuration asks for them.
+    /// Separate metrics, if the configuration has asked for them.
     pub(crate) fn hits(&self) -> Option<Hits> {
         self.detailed.as_deref().map(Hits::of)
     }

@@ -55,6 +55,14 @@ pub(crate) fn program() -> Option<PathBuf> {
 impl Envoy {
     /// An Envoy that has read its configuration, and has a connection to each server that answers.
     pub(crate) async fn start(program: &PathBuf, settings: &Settings) -> Self {
+        Self::with(program, |address, admin, service| settings.bootstrap(address, admin, service)).await
+    }
+
+    /// The same with a configuration for these addresses: its own, of its page for operators, and of the service.
+    pub(crate) async fn with(
+        program: &PathBuf,
+        bootstrap: impl FnOnce(SocketAddr, SocketAddr, SocketAddr) -> String,
+    ) -> Self {
         let served = Arc::new(AtomicUsize::new(0));
         let count = served.clone();
         let app = Router::new().fallback(get(async move || {
@@ -66,7 +74,7 @@ impl Envoy {
         let (address, admin) = (local(free_port()), local(free_port()));
         let directory = Directory::new();
         let file = directory.file("envoy.yaml");
-        fs::write(&file, settings.bootstrap(address, admin, service)).unwrap();
+        fs::write(&file, bootstrap(address, admin, service)).unwrap();
         let mut command = Command::new(program);
         command
             .args(["--concurrency", "2", "--disable-hot-restart", "--log-level", "error", "-c"])
@@ -88,7 +96,7 @@ impl Envoy {
         page.trim().rsplit(' ').next().and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
-    /// Those of Envoy's statistics that begin so, and are not 0.
+    /// Envoy's statistics that begin so and are not 0.
     pub(crate) async fn stats(&self, start: &str) -> String {
         let page = Client::new()
             .get(&format!("http://{}/stats?usedonly&filter=^{start}", self.admin))
@@ -130,7 +138,7 @@ impl Settings {
         let retries = if *is_quick_to_check {
             r#"
                           retry_policy:
-                            retry_on: connect-failure,refused-stream,reset,unavailable
+                            retry_on: connect-failure,reset,unavailable
                             num_retries: 2
                             retry_back_off: { base_interval: 0.001s, max_interval: 0.02s }
                             retry_host_predicate:

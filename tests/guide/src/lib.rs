@@ -22,6 +22,7 @@ guides! {
     clients
     concepts
     deployment
+    envoy
     failure
     faq
     grpc

@@ -43,7 +43,7 @@ pub struct RedisOptions {
     /// The URLs are of nodes of a Redis Cluster.
     #[arg(long, conflicts_with = "sentinel")]
     pub cluster: bool,
-    /// The number of shards, if the service sets another one than 8.
+    /// The number of shards, the same for all programs that share the counts.
     #[arg(long, requires = "cluster", default_value_t = 8)]
     pub cluster_shards: u16,
     /// The URLs are of sentinels, which name the primary so.
@@ -53,17 +53,17 @@ pub struct RedisOptions {
     /// SENTINEL_PASSWORD.
     #[arg(long, requires = "sentinel", value_name = "USER")]
     pub sentinel_user: Option<String>,
-    /// Trusts only the certificates in this PEM file to sign the certificate of a rediss:// server or an https:// router.
-    /// Without it, the system's certificates are trusted.
+    /// Trusts only the certificates in this PEM file to sign the certificate of a server. Without it, the system's certificates
+    /// are trusted.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// A PEM file with the certificate of this client, for a rediss:// server or an https:// router that requires one.
+    /// A PEM file with the certificate of this client, for a server that requires one.
     #[arg(long, requires = "client_key", value_name = "FILE")]
     pub client_certificate: Option<PathBuf>,
     /// The PEM file of its key.
     #[arg(long, requires = "client_certificate", value_name = "FILE")]
     pub client_key: Option<PathBuf>,
-    /// The prefix of the keys, if the service sets another one.
+    /// The prefix of the keys, the same for all programs that share the counts.
     #[arg(long, env = "RATELIMIT_PREFIX", default_value = "rl")]
     pub prefix: String,
 }

@@ -31,6 +31,7 @@ pub(crate) enum Command {
     Match {
         #[command(flatten)]
         source: Source,
+        /// The domain of Envoy's filter.
         domain: String,
         /// The entries of a descriptor, in their order: `message_type=marketing to_number=2061111111`.
         #[arg(required = true, value_name = "KEY=VALUE")]
@@ -44,12 +45,11 @@ pub(crate) struct Source {
     /// The directory with the files, which end with .yaml or .yml.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// A file of policies in TOML, JSON or YAML, as `LivePolicies::file` of tower-ratelimit-operate reads it, for limits with
-    /// `policy: NAME`.
+    /// A file with policies, in TOML, JSON or YAML, for limits with `policy: NAME`: see the README.
     #[arg(long, env = "RATELIMIT_POLICIES", value_name = "FILE")]
     pub(crate) policies: Option<PathBuf>,
-    /// What happens if Redis does not answer, for limits without a policy: `local` counts in this process, `open` admits,
-    /// `closed` answers that the limit is exceeded.
+    /// What happens if Redis does not answer, for limits without a policy: `local` counts in this process, and divides the limit by
+    /// the number of servers, `local/4` by 4; `open` admits; `closed` answers that the limit is exceeded.
     #[arg(long, default_value = "local", value_name = "MODE")]
     pub(crate) failure_mode: FailureMode,
 }

@@ -167,6 +167,10 @@ fn store(options: &Serve) -> Result<Option<RedisStore>, Failure> {
     if options.memory {
         return Ok(None);
     }
+    if options.redis.redis.is_empty() {
+        let message = "name the server with --redis redis://host:6379, or in the variable REDIS_URL, or count with --memory";
+        return Err(Failure::usage(message));
+    }
     let settings = RedisStore::builder().deadline(options.calls.deadline).pool_size(options.pool_size);
     let settings = options.redis.settings(settings)?;
     Ok(Some(settings.connect_lazy(options.redis.servers()?)?))

@@ -6,6 +6,7 @@ use std::{
 };
 
 use http::Request;
+use metrics::{describe_counter, describe_gauge};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use opentelemetry::{global, trace::TracerProvider as _};
 use opentelemetry_http::HeaderExtractor;
@@ -72,5 +73,16 @@ pub(crate) fn metrics() -> Result<PrometheusHandle, BuildError> {
     let with_buckets = BUCKETS.iter().try_fold(PrometheusBuilder::new(), |builder, (name, buckets)| {
         builder.set_buckets_for_metric(Matcher::Full((*name).into()), buckets)
     });
-    with_buckets?.install_recorder()
+    let handle = with_buckets?.install_recorder()?;
+    describe_counter!("ratelimit_server_calls_total", "Calls, by their answer.");
+    describe_counter!(
+        "ratelimit_server_hits_total",
+        "Hits that calls have asked for, by descriptor and verdict."
+    );
+    describe_counter!(
+        "ratelimit_server_rejected_connections_total",
+        "Connections above the most that may be open."
+    );
+    describe_gauge!("ratelimit_server_connections", "Open connections.");
+    Ok(handle)
 }

@@ -241,7 +241,7 @@ async fn a_change_is_followed_and_keeps_counts_and_an_invalid_one_changes_nothin
     server.logs("the configuration stays as it is: ").await;
     let log = server.log();
     assert!(log.contains("limits.yaml: line 2 column"), "{log}");
-    assert_eq!(server.metric("ratelimit_server_config_is_invalid").await, Some(1.0));
+    assert_eq!(server.metric("ratelimit_failed_policy_sources").await, Some(1.0));
     let (_, page) = server.get("/config").await;
     assert!(page.contains("5/365d") && page.contains("error, so what is above stays"), "{page}");
     assert_eq!(caller.ask(&user).await, "OK: OK 1 of 5/YEAR");
@@ -250,7 +250,7 @@ async fn a_change_is_followed_and_keeps_counts_and_an_invalid_one_changes_nothin
     // Lower than what was charged.
     files.write("limits.yaml", &limit("3"));
     assert!(
-        support::eventually(async || server.metric("ratelimit_server_config_is_invalid").await == Some(0.0))
+        support::eventually(async || server.metric("ratelimit_failed_policy_sources").await == Some(0.0))
             .await
     );
     assert_eq!(caller.ask(&user).await, "OVER_LIMIT: OVER_LIMIT 0 of 3/YEAR");

@@ -71,20 +71,20 @@ async fn the_guides_own_files_make_an_envoy_with_a_limit() {
     let Some(program) = program() else { return };
     let redis = RedisServer::start();
     let server = Server::start(&files, &redis, &[]).await;
-    let bootstrap = block(&guide, "envoy.yaml")
-        .replace("interval: 1s", "interval: 1s\n          no_traffic_interval: 0.3s");
+    let bootstrap = block(&guide, "envoy.yaml");
     let envoy = Envoy::with(&program, |address, admin, service| {
         let bootstrap = bootstrap.replace("timeout: 1s\n", "timeout: 20s\n");
         let bootstrap =
             bootstrap.replace("domain: edge\n", "domain: edge\n                      timeout: 20s\n");
-        let ports = [("8000", address.port()), ("3000", service.port()), ("8081", server.calls.port())];
-        let bootstrap = ports.iter().fold(bootstrap, |text, (old, new)| {
+        let ports = [
+            ("8000", address.port()),
+            ("9901", admin.port()),
+            ("3000", service.port()),
+            ("8081", server.calls.port()),
+        ];
+        ports.iter().fold(bootstrap, |text, (old, new)| {
             text.replace(&format!("port_value: {old} "), &format!("port_value: {new} "))
-        });
-        format!(
-            "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }}\n{bootstrap}",
-            admin.port()
-        )
+        })
     });
     let envoy = envoy.await;
     envoy.sees(1).await;

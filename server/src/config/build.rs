@@ -118,11 +118,11 @@ impl Reader<'_> {
         if replaces.iter().any(|replaced| replaced.is_empty() || limit.name.as_ref() == Some(replaced)) {
             return Err("`replaces` has an empty name or the limit's own".into());
         }
-        self.note_user(path, &kind, limit.policy, open)?;
         let kind = match kind {
             Kind::Counted(policy) if descriptor.shadow_mode => Kind::Counted(policy.shadow()),
             kind => kind,
         };
+        self.note_user(path, &kind, limit.policy, open)?;
         let metadata = descriptor.metadata.clone().unwrap_or_default();
         let limit = Arc::new(Limit {
             shown: RateLimit { name: limit.name.clone().unwrap_or_else(|| shown.name.clone()), ..shown },

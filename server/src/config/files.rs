@@ -27,7 +27,10 @@ type Files = Vec<(String, String)>;
 fn load(directory: &Path) -> Result<Files, String> {
     let failed = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
     let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|error| failed(directory, &error))? {
+    let found = fs::read_dir(directory);
+    for entry in
+        found.map_err(|error| format!("{}: {error}: give the directory of the files", directory.display()))?
+    {
         let path = entry.map_err(|error| failed(directory, &error))?.path();
         // A mounted directory of Kubernetes has hidden files, to which the links in it lead.
         let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -113,7 +116,9 @@ impl Followed {
     }
 
     fn apply(&self, built: Result<Config, String>) {
-        gauge!("ratelimit_server_config_is_invalid").set(if built.is_ok() { 0.0 } else { 1.0 });
+        // Its alert fires for this source too.
+        let change = f64::from(built.is_err()) - f64::from(self.error().is_some());
+        gauge!("ratelimit_failed_policy_sources").increment(change);
         let error = match built {
             Ok(config) => {
                 info!(limits = config.limits.len(), "the configuration applies");

@@ -85,8 +85,7 @@ async fn policies_of_redis_are_waited_for_unless_a_file_has_their_defaults() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_answers_the_calls_under_way_and_hands_over_what_an_outage_left() {
     let (files, redis) = (Files::new(LIMITS), RedisServer::start());
-    let mut server =
-        Server::start(&files, &redis, &["--deadline", "1s", "--shutdown-delay", "500ms"]).await;
+    let mut server = Server::start(&files, &redis, &["--deadline", "1s", "--shutdown-delay", "500ms"]).await;
     let caller = server.caller().await;
     redis.signal("STOP");
     assert_eq!(caller.ask(&[descriptor("user=ann")]).await, "OK: OK 2 of 3/YEAR");

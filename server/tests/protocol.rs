@@ -91,6 +91,14 @@ async fn hits_of_a_descriptor_replace_the_requests() {
     );
     let most = [with_hits("user=e", u64::MAX), with_hits("user=e", 2)];
     assert_eq!(call(1, &most).await, "OVER_LIMIT: OVER_LIMIT 5 of 5/MONTH, OVER_LIMIT 5 of 5/MONTH");
+    // A counter does not overflow.
+    let over = "ratelimit_server_hits_total{descriptor=\"d.user\",verdict=\"over_limit\"}";
+    assert_eq!(server.metric(over).await, Some(f64::from(u32::MAX) + 2.0));
+    assert_eq!(call(4, &[descriptor("user=f")]).await, "OK: OK 1 of 5/MONTH");
+    assert_eq!(call(1, &[descriptor("user=f")]).await, "OK: OK 0 of 5/MONTH");
+    // Less than a fifth remains.
+    let near = "ratelimit_server_hits_total{descriptor=\"d.user\",verdict=\"near_limit\"}";
+    assert_eq!(server.metric(near).await, Some(1.0));
 }
 
 #[tokio::test]

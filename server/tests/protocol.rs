@@ -174,8 +174,10 @@ async fn a_request_can_set_a_limit_of_a_known_domain() {
         "OVER_LIMIT: OVER_LIMIT 0 of 0/HOUR"
     );
     // Of two for the same client, the stricter one counts.
-    let two = [with_limit("user=bob", 1, Unit::Year), with_limit("user=bob", 9, Unit::Year)];
+    let mut two = [with_limit("user=bob", 1, Unit::Year), with_limit("user=bob", 9, Unit::Year)];
     assert_eq!(caller.ask(&two).await, "OVER_LIMIT: OVER_LIMIT 1 of 1/YEAR, OVER_LIMIT 1 of 9/YEAR");
+    two.reverse();
+    assert_eq!(caller.ask(&two).await, "OVER_LIMIT: OVER_LIMIT 1 of 9/YEAR, OVER_LIMIT 1 of 1/YEAR");
     let other = caller.call(request("other", &three)).await.unwrap();
     assert_eq!(brief(&other), "OK: OK");
 }

@@ -83,6 +83,19 @@ async fn policies_of_redis_are_waited_for_unless_a_file_has_their_defaults() {
 
 // Stopping the server blocks a thread.
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stop_charges_what_was_admitted_without_redis() {
+    let (files, mut redis) = (Files::new(LIMITS), RedisServer::start());
+    let mut server = Server::start(&files, &redis, &[]).await;
+    redis.kill();
+    assert_eq!(server.caller().await.ask(&[with_hits("user=ann", 2)]).await, "OK: OK 1 of 3/YEAR");
+    redis.restart();
+    assert_eq!(server.stop(), Some(0));
+    let other = Server::start(&files, &redis, &[]).await;
+    assert_eq!(other.caller().await.ask(&[descriptor("user=ann")]).await, "OK: OK 0 of 3/YEAR");
+}
+
+// Stopping the server blocks a thread.
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stop_answers_the_calls_under_way_and_hands_over_what_an_outage_left() {
     let (files, redis) = (Files::new(LIMITS), RedisServer::start());
     let mut server = Server::start(&files, &redis, &["--deadline", "1s", "--shutdown-delay", "500ms"]).await;

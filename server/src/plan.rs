@@ -57,26 +57,16 @@ impl Plan {
         }
         let slots = descriptors.iter().map(|descriptor| slot(config, domain, descriptor, *hits_addend, mode));
         let mut slots = slots.collect::<Result<Vec<_>, _>>()?;
-        let limits = slots.iter().flatten().map(|slot| slot.limit.clone()).collect::<Vec<_>>();
+        let replaced: Vec<_> =
+            slots.iter().flatten().flat_map(|slot| slot.limit.replaces.iter().cloned()).collect();
         let mut charges = Vec::with_capacity(slots.len());
         for place in &mut slots {
-            let is_replaced = |limit: &Limit| {
-                limit
-                    .name
-                    .as_ref()
-                    .is_some_and(|name| limits.iter().any(|other| other.replaces.contains(name)))
-            };
-            if let Some(slot) = place.take_if(|slot| !is_replaced(&slot.limit)) {
-                let charge = match &slot.limit.kind {
-                    Kind::Counted(policy) => {
-                        let charge = Charge::new(policy, &slot.key, slot.hits);
-                        Some(add(&mut charges, charge.with_criticality(criticality)))
-                    }
-                    _ => None,
-                };
-                *place = Some(Slot { charge, ..slot });
-            } else {
-                *place = None;
+            place.take_if(|slot| slot.limit.name.as_ref().is_some_and(|name| replaced.contains(name)));
+            if let Some(slot) = place
+                && let Kind::Counted(policy) = &slot.limit.kind
+            {
+                let charge = Charge::new(policy, &slot.key, slot.hits).with_criticality(criticality);
+                slot.charge = Some(add(&mut charges, charge));
             }
         }
         Ok(Self { slots, charges })

@@ -125,6 +125,15 @@ async fn operators_see_why_a_client_is_denied_and_change_it() {
     assert!(why.contains("\"verdict\":\"denied\"") && why.contains("\"policy\":\"d.user\""), "{why}");
     let (_, top) = server.get("/limits/denials/top").await;
     assert!(top.contains("\"denials\":2"), "{top}");
+    // What the dashboard and the alerts query.
+    let (_, page) = server.get("/metrics").await;
+    for name in [
+        "ratelimit_decisions_total{policy=\"d.user\"",
+        "ratelimit_used_share_bucket",
+        "ratelimit_decision_duration_seconds_bucket",
+    ] {
+        assert!(page.contains(name), "{name}: {page}");
+    }
     let (_, page) = server.get("/limits/probe").await;
     assert!(page.contains("\"can_decide\":true"), "{page}");
 

@@ -126,6 +126,7 @@ async fn the_failure_mode_of_envoy_decides_only_if_no_server_is_there() {
         assert_eq!(statuses(&envoy, "bob", 4).await, [200, 200, 200, 429]);
         let errors = envoy.stat("cluster.service.ratelimit.error").await;
         assert_eq!(errors, 0);
+        redis.restart();
         assert_eq!(server.stop(), Some(0));
         assert_eq!(statuses(&envoy, "ann", 2).await, [status, status]);
     }

@@ -65,13 +65,21 @@ impl Decider {
     ) -> Result<Decided, Error> {
         let deadline = patience.map_or(self.deadline, |patience| self.deadline.min(patience * 3 / 4));
         let end = Instant::now() + deadline;
-        let limiter = self.limiter.under(enforcement);
+        let reporting;
+        // Most calls need no other handle on the limiter, whose counts of references all threads share.
+        let limiter = match enforcement {
+            Enforcement::On => &self.limiter,
+            other => {
+                reporting = self.limiter.under(other);
+                &reporting
+            }
+        };
         // One call of the store has its deadline, so it needs no timer here.
         let decided = if deadline == self.deadline && !plan.asks() && !plan.is_blocked() {
-            decide(&limiter, plan).await
+            decide(limiter, plan).await
         } else {
             // Boxed, because few calls have it, and each moves its future.
-            match Box::pin(timeout_at(end, decide(&limiter, plan))).await {
+            match Box::pin(timeout_at(end, decide(limiter, plan))).await {
                 Ok(decided) => decided,
                 Err(_) => decide(&self.late.under(enforcement), plan).await,
             }
@@ -79,7 +87,7 @@ impl Decider {
         match decided {
             Ok(decided) => {
                 if let Some(charged) = decided.charged.as_ref().filter(|charged| is_debit(charged)) {
-                    let debited = tokio::spawn(debit(limiter, charged.clone()));
+                    let debited = tokio::spawn(debit(limiter.clone(), charged.clone()));
                     // It goes on if the caller no longer waits.
                     let _ = timeout_at(end, debited).await;
                 }

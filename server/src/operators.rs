@@ -29,7 +29,7 @@ pub(crate) fn router(
     token: Option<String>,
 ) -> Router {
     let named = config.clone();
-    let admin = admin(Policies::from_fn(move || named.current().policies.clone()));
+    let admin = admin(Policies::from_fn(move || named.current.load().policies.clone()));
     let router = Router::new()
         .route("/config", get(async move || described(&config, policies.as_ref())))
         .nest("/limits", admin.router());
@@ -41,7 +41,7 @@ pub(crate) fn router(
 
 /// The active configuration, and why it is not the one of the files.
 fn described(config: &Followed, policies: Option<&LivePolicies>) -> String {
-    let mut text = listing::of_config(&config.current());
+    let mut text = listing::of_config(&config.current.load());
     let of_policies = policies.and_then(LivePolicies::last_error).map(|error| error.to_string());
     for error in config.error().into_iter().chain(of_policies) {
         text.push_str(&format!("\nerror, so what is above stays: {error}\n"));

@@ -13,6 +13,7 @@ use std::{
 use axum::routing::get;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use http::StatusCode;
+use metrics::counter;
 use tokio::{
     select,
     signal::unix::{SignalKind, signal},
@@ -133,6 +134,8 @@ pub(crate) async fn serve(options: Serve) -> Result<(), Failure> {
         switch: enforcement,
         failure_mode: source.failure_mode,
         options: calls.clone(),
+        calls: ["ok", "over_limit", "error"]
+            .map(|code| counter!("ratelimit_server_calls_total", "code" => code)),
     };
     let service = RateLimitServiceServer::new(service).max_decoding_message_size(calls.max_call_size);
     let router =

@@ -6,7 +6,8 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
     rate_limit_service_server::RateLimitService,
 };
-use metrics::counter;
+use http::HeaderName;
+use metrics::Counter;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 use tower_ratelimit::{
     Criticality, FailureMode,
@@ -17,7 +18,8 @@ use tracing::error;
 use crate::{answer::response, config::Followed, decide::Decider, options::Calls, plan::Plan};
 
 /// The metadata of a call that says how critical it is, for policies with a headroom.
-const CRITICALITY: &str = "x-ratelimit-criticality";
+static CRITICALITY: HeaderName = HeaderName::from_static("x-ratelimit-criticality");
+static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Answers the calls of Envoy.
 pub(crate) struct Service {
@@ -26,6 +28,8 @@ pub(crate) struct Service {
     pub(crate) switch: EnforcementSwitch,
     pub(crate) failure_mode: FailureMode,
     pub(crate) options: Calls,
+    /// The calls, by their answer: OK, over the limit, and an error.
+    pub(crate) calls: [Counter; 3],
 }
 
 #[tonic::async_trait]
@@ -35,12 +39,13 @@ impl RateLimitService for Service {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let answer = self.answer(request.metadata(), request.get_ref()).await;
-        let code = match &answer {
-            Ok(response) if response.overall_code() == Code::OverLimit => "over_limit",
-            Ok(_) => "ok",
-            Err(_) => "error",
+        let [ok, over_limit, error] = &self.calls;
+        let counter = match &answer {
+            Ok(response) if response.overall_code() == Code::OverLimit => over_limit,
+            Ok(_) => ok,
+            Err(_) => error,
         };
-        counter!("ratelimit_server_calls_total", "code" => code).increment(1);
+        counter.increment(1);
         answer.map(Response::new)
     }
 }
@@ -55,7 +60,8 @@ impl Service {
         if request.descriptors.len() > most {
             return Err(Status::invalid_argument(format!("there are more than {most} descriptors")));
         }
-        let plan = Plan::new(&self.config.current(), request, criticality(metadata)?, self.failure_mode)?;
+        let plan =
+            Plan::new(&self.config.current.load(), request, criticality(metadata)?, self.failure_mode)?;
         let enforcement = self.switch.get();
         let decided =
             self.decider.decide(&plan, patience(metadata), enforcement).await.map_err(|problem| {
@@ -67,7 +73,7 @@ impl Service {
 }
 
 fn criticality(metadata: &MetadataMap) -> Result<Criticality, Status> {
-    let Some(value) = metadata.get(CRITICALITY) else { return Ok(Criticality::CriticalPlus) };
+    let Some(value) = metadata.as_ref().get(&CRITICALITY) else { return Ok(Criticality::CriticalPlus) };
     let parsed = value.to_str().ok().and_then(|value| value.parse().ok());
     parsed
         .ok_or_else(|| Status::invalid_argument(format!("the metadata `{CRITICALITY}` is not a criticality")))
@@ -75,7 +81,7 @@ fn criticality(metadata: &MetadataMap) -> Result<Criticality, Status> {
 
 /// The time that the caller waits, as gRPC writes it: at most eight digits and a unit.
 fn patience(metadata: &MetadataMap) -> Option<Duration> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let text = metadata.as_ref().get(&TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u32 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
     let unit = match unit {

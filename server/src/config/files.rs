@@ -60,7 +60,7 @@ pub(crate) fn read(directory: &Path, settings: &Settings) -> Result<Config, Stri
 
 /// A directory that is followed. An invalid change leaves the configuration as it is.
 pub(crate) struct Followed {
-    current: ArcSwap<Config>,
+    pub(crate) current: ArcSwap<Config>,
     error: ArcSwap<Option<String>>,
 }
 
@@ -76,10 +76,6 @@ impl Followed {
         followed.apply(Ok(Config::build(&files, &settings)?));
         tokio::spawn(followed.clone().follow(directory, settings, policies, files));
         Ok(followed)
-    }
-
-    pub(crate) fn current(&self) -> Arc<Config> {
-        self.current.load_full()
     }
 
     /// Why the configuration stays as it is.

@@ -71,8 +71,9 @@ test-long:
 	if command -v valgrind >/dev/null; then \
 		FOREIGN_INSTRUCTIONS=yes cargo test --package tests --test it -- --nocapture times_the_instructions; fi
 
-# Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; then the
-# simulation; and the server behind an Envoy. About 35 minutes. The figures mean something only on a machine that does nothing else. One part of it:
+# Stops, freezes, starves and restarts servers under load, and prints what the requests saw of it as Markdown; then the server
+# behind an Envoy, and the simulation. About 35 minutes. The figures mean something only on a machine that does nothing else. One
+# part of it:
 # `cargo test --release -p tests-faults --test faults -- table`.
 test-faults:
 	@.ci/get-redis

@@ -193,7 +193,11 @@ async fn policies(options: &Serve, store: Option<&RedisStore>) -> Result<Option<
     while file.is_none() && live.last_error().is_some_and(|error| error.kind() != ErrorKind::InvalidConfig) {
         sleep(RETRY).await;
     }
-    Ok(Some(live))
+    match live.last_error() {
+        // Without defaults, the limits have no policies: the error of the hash says why.
+        Some(error) if file.is_none() => Err(error.into()),
+        _ => Ok(Some(live)),
+    }
 }
 
 fn server(calls: &Calls, tls: &Tls, is_traced: bool) -> Result<Server, Failure> {

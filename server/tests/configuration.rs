@@ -175,20 +175,21 @@ descriptors:
   - { key: p, value: /a/b*, rate_limit: { unit: year, requests_per_unit: 2 } }
   - { key: p, value: /a/b/c, rate_limit: { unit: year, requests_per_unit: 3 } }
   - { key: p, rate_limit: { unit: year, requests_per_unit: 4 } }
+  # Only the last character of a pattern stands for others.
+  - { key: star, value: a**, rate_limit: { unit: year, requests_per_unit: 6 } }
   - key: q
     descriptors:
       - { key: p, value: x*, rate_limit: { unit: year, requests_per_unit: 5 } }
 ",
     );
-    let caller = Server::alone(&files, &[]).await.caller().await;
-    let rows = [("p=/a/b", 1), ("p=/a/b/c", 3), ("p=/a", 1), ("p=/b", 4), ("q=1 p=xy", 5)];
     let server = Server::alone(&files, &[]).await;
-    drop(caller);
     let caller = server.caller().await;
+    let rows = [("p=/a/b", 1), ("p=/a/b/c", 3), ("p=/a", 1), ("p=/b", 4), ("q=1 p=xy", 5), ("star=a*b", 6)];
     for (entries, limit) in rows {
         let expected = format!("OK: OK {} of {limit}/YEAR", limit - 1);
         assert_eq!(caller.ask(&[descriptor(entries)]).await, expected, "{entries}");
     }
+    assert_eq!(caller.ask(&[descriptor("star=ab")]).await, "OK: OK");
 }
 
 #[tokio::test]
@@ -304,6 +305,13 @@ async fn a_changed_policy_is_followed_and_one_that_the_protocol_cannot_have_is_n
 async fn policies_in_redis_are_live_for_all_servers() {
     let files = Files::new("domain: d\ndescriptors: [{ key: user, rate_limit: { policy: p } }]\n");
     let redis = RedisServer::start();
+    redis.command::<i64>(&["HSET", "rl:policies", "p", "2 a week"]);
+    let url = redis.url();
+    let (code, _, said) =
+        run(&["serve", &files.path(), "--redis", &url, "--live", "--operators", "127.0.0.1:0"]);
+    assert_eq!(code, Some(2));
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("error: ") && last.contains("`rl:policies`, field `p`: "), "{said}");
     redis.command::<i64>(&["HSET", "rl:policies", "p", r#"{"quota": "2/week"}"#]);
     let one = Server::start(&files, &redis, &["--live"]).await;
     let two = Server::start(&files, &redis, &["--live"]).await;

@@ -157,7 +157,7 @@ fn stop(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Calls with `in_flight` callers that call again at once, or at `rate` calls a second.
+/// Calls with `in_flight` callers that call again immediately, or at `rate` calls a second.
 async fn round(
     address: SocketAddr,
     descriptors: usize,

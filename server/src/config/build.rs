@@ -16,7 +16,7 @@ use super::{
 };
 
 /// What the files do not say.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The failure mode of limits without a policy.
     pub(crate) failure_mode: FailureMode,

@@ -50,7 +50,8 @@ pub(crate) struct Found<'a> {
 impl Level {
     fn find(&self, entry: &Entry) -> Option<(&String, &Node)> {
         let text = format!("{}_{}", entry.key, entry.value);
-        let is_start = |wildcard: &&String| text.starts_with(wildcard.trim_end_matches('*'));
+        let is_start =
+            |wildcard: &&String| wildcard.strip_suffix('*').is_some_and(|start| text.starts_with(start));
         let wildcard = || self.nodes.get_key_value(self.wildcards.iter().find(is_start)?);
         self.nodes.get_key_value(&text).or_else(wildcard).or_else(|| self.nodes.get_key_value(&entry.key))
     }
